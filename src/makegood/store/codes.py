@@ -1,0 +1,55 @@
+"""Return codes of the scripts and the errors they stand for, in one place."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from makegood.errors import Conflict, KeyConflict, MakegoodError, RunNotFound, StaleFence
+
+
+class Code(IntEnum):
+    """Negative first element of a script's reply. The same names stand in `lua/_prelude.lua`."""
+
+    NOT_FOUND = -1
+    STALE_FENCE = -2
+    BAD_STATE = -3
+    KEY_CONFLICT = -4
+    OUT_OF_ORDER = -5
+    NOTHING = -6
+    TOO_MANY = -7
+
+
+class OutOfOrder(MakegoodError):
+    """An intent named a step that has not ended, or a step that is there already with another decision."""
+
+
+class TooManyContinuations(MakegoodError):
+    """The attempt was continued as often as one attempt may be (DESIGN: 10)."""
+
+
+def text(value: Any) -> str:
+    """A reply's bytes as text; None becomes the empty string."""
+    return value.decode() if isinstance(value, bytes) else "" if value is None else str(value)
+
+
+def checked(reply: list[Any], run_id: str) -> list[Any]:
+    """The reply, when it is no error; else the error that its code stands for."""
+    code = int(reply[0])
+    if code >= 0:
+        return reply
+    if code == Code.NOT_FOUND:
+        raise RunNotFound(f"There is no run {run_id} in this store; check the id and the store's URL.")
+    if code == Code.STALE_FENCE:
+        raise StaleFence(f"Run {run_id} is executed by someone else by now; this worker stops its own work on it.")
+    if code == Code.BAD_STATE:
+        raise Conflict(f"Run {run_id} is {text(reply[1])}; what was asked is not possible in that state.")
+    if code == Code.KEY_CONFLICT:
+        raise KeyConflict(
+            f"The key is taken by run {text(reply[1])}, which has another input; use a new key for a new request."
+        )
+    if code == Code.OUT_OF_ORDER:
+        raise OutOfOrder(f"Run {run_id}: the step does not follow what is stored (at {reply[1]}, ended {reply[2]}).")
+    if code == Code.TOO_MANY:
+        raise TooManyContinuations(f"Run {run_id} was continued {text(reply[1])} times in one attempt.")
+    raise MakegoodError(f"Run {run_id}: the store answered with code {code}.")

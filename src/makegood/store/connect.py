@@ -1,0 +1,84 @@
+"""How connections to the state store are made: bounded sockets, bounded retries, errors in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio as redis_async
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from makegood.errors import MakegoodError, StoreUnreachable
+from makegood.settings import mask_url
+
+CONNECT_S = 5
+"""Limit of one attempt to connect."""
+
+REPLY_S = 15
+"""Limit of one reply. The store is local to the workers; a slower one counts as lost and the call is repeated."""
+
+LOST = (RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError, OSError)
+"""What redis-py raises when the server is not there or does not answer."""
+
+
+def unreachable(url: str, error: BaseException) -> StoreUnreachable:
+    """The error for a server that cannot be reached."""
+    why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return StoreUnreachable(
+        f"The state store at {mask_url(url)} cannot be reached ({why}); start the server or correct MAKEGOOD_REDIS_URL."
+    )
+
+
+def refused(url: str, error: RedisError) -> MakegoodError:
+    """The error for a server that answers, but not with what was asked."""
+    why = str(error).splitlines()[0][:300]
+    return MakegoodError(f"The state store at {mask_url(url)} refused the operation: {why}")
+
+
+def options(retries: int, *, asynchronous: bool) -> dict[str, Any]:
+    """Common keyword arguments of both clients."""
+    backoff = ExponentialBackoff(cap=1.0, base=0.05)
+    kind: Any = AsyncRetry if asynchronous else Retry
+    return {
+        "socket_timeout": REPLY_S,
+        "socket_connect_timeout": CONNECT_S,
+        "socket_keepalive": True,
+        "health_check_interval": 30,
+        "decode_responses": False,
+        "retry": kind(backoff, retries, supported_errors=LOST),
+    }
+
+
+def open_sync(url: str, retries: int = 3) -> redis.Redis:
+    """A blocking client; a bad URL raises MakegoodError with a sentence."""
+    try:
+        return redis.Redis.from_url(url, **_for(url, options(retries, asynchronous=False)))
+    except ValueError as error:
+        raise _bad_url(url, error) from None
+
+
+def open_async(url: str, retries: int = 3) -> redis_async.Redis:
+    """An asyncio client; a bad URL raises MakegoodError with a sentence."""
+    try:
+        return redis_async.Redis.from_url(url, **_for(url, options(retries, asynchronous=True)))
+    except ValueError as error:
+        raise _bad_url(url, error) from None
+
+
+def _for(url: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """A unix socket knows no keepalive."""
+    if url.startswith("unix://"):
+        chosen.pop("socket_keepalive")
+    return chosen
+
+
+def _bad_url(url: str, error: ValueError) -> MakegoodError:
+    return MakegoodError(f"{mask_url(url)!r} is no URL of a Redis or Valkey server ({error}); use redis://host:6379/0.")
+
+
+__all__ = ["LOST", "NoScriptError", "ResponseError", "open_async", "open_sync", "refused", "unreachable"]

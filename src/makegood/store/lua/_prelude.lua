@@ -1,0 +1,101 @@
+-- Shared by every script (the loader puts it in front, after the table of transitions).
+-- Return codes below zero are errors; store/codes.py names them.
+local NOT_FOUND, STALE_FENCE, BAD_STATE, KEY_CONFLICT, OUT_OF_ORDER, NOTHING, TOO_MANY = -1, -2, -3, -4, -5, -6, -7
+
+local P = KEYS[1]
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+-- A cursor over ARGV: take() gives the next argument, take_n() the next as a number.
+local at = 0
+local function take()
+  at = at + 1
+  return ARGV[at]
+end
+local function take_n()
+  return tonumber(take())
+end
+
+local function run_key(id) return P .. 'run:' .. id end
+
+local function emit(id, attempt, kind, step, call_key, data)
+  redis.call('XADD', P .. 'e:' .. id, '*', 't', kind, 'a', attempt, 's', step, 'c', call_key, 'd', data)
+end
+
+-- A list in ARGV is a count followed by its items of `width` arguments; returns where it begins and skips it.
+local function take_list(width)
+  local n = take_n()
+  local from = at
+  at = at + n * width
+  return n, from
+end
+
+-- Events: type, step, call_key, data.
+local function emit_all(id, attempt, n, from)
+  for i = 0, n - 1 do
+    local b = from + i * 4
+    emit(id, attempt, ARGV[b + 1], ARGV[b + 2], ARGV[b + 3], ARGV[b + 4])
+  end
+end
+
+-- Blobs were written ahead with a time to live; what refers to them keeps them.
+local function keep_blobs(id, n, from)
+  for i = 1, n do
+    redis.call('PERSIST', P .. 'b:' .. id .. ':' .. ARGV[from + i])
+  end
+end
+
+-- Latencies: series, bucket, milliseconds. One hash per series, one field per day and bucket.
+local function count_latencies(now, n, from)
+  local day = math.floor(now / 86400000)
+  for i = 0, n - 1 do
+    local b = from + i * 3
+    local key = P .. 'lat:' .. ARGV[b + 1]
+    redis.call('HINCRBY', key, day .. ':' .. ARGV[b + 2], 1)
+    local peak = redis.call('HGET', key, day .. ':max')
+    if not peak or tonumber(peak) < tonumber(ARGV[b + 3]) then
+      redis.call('HSET', key, day .. ':max', ARGV[b + 3])
+    end
+  end
+end
+
+local function count(name)
+  redis.call('HINCRBY', P .. 'counters', name, 1)
+end
+
+-- The gauges are the sizes of these sets. The caller has checked the transition.
+local function move(id, agent, from, to, enqueued_at)
+  redis.call('ZREM', P .. 'st:' .. agent .. ':' .. from, id)
+  redis.call('ZADD', P .. 'st:' .. agent .. ':' .. to, enqueued_at, id)
+  redis.call('HSET', run_key(id), 'state', to)
+  redis.call('HINCRBY', run_key(id), 'version', 1)
+end
+
+-- The first terminal transition of a run: indexes, effects verdict, counters. What frees memory comes first.
+local function finish(id, from, to, code, message, now)
+  local key = run_key(id)
+  redis.call('ZREM', P .. 'due', id)
+  redis.call('ZREM', P .. 'expires', id)
+  redis.call('HDEL', P .. 'cancels', id)
+  redis.call('HDEL', key, 'activity')
+  local f = redis.call('HMGET', key, 'agent', 'enqueued_at', 'attempt', 'crashes', 'fx_open', 'fx_unknown', 'counted')
+  local agent, open = f[1], tonumber(f[5] or 0)
+  redis.call('ZREM', P .. 'queued:' .. agent, id)
+  local unknown = tonumber(f[6] or 0) + open
+  move(id, agent, from, to, f[2])
+  redis.call('HSET', key, 'ended_at', now, 'error_code', code, 'error_message', message,
+    'fx_open', 0, 'fx_unknown', unknown, 'counted', 1)
+  redis.call('ZADD', P .. 'retain', now, id)
+  if not f[7] then
+    count('runs_finished_total|' .. agent .. '|' .. to)
+    if tonumber(f[3] or 0) > 1 or tonumber(f[4] or 0) > 0 then
+      count('retried_runs_total|' .. agent .. '|' .. to)
+    end
+    if to == 'timed_out' then
+      count('timed_out_runs_total|' .. agent .. '|' .. (unknown == 0 and 'yes' or 'no'))
+    end
+  end
+end

@@ -1,0 +1,40 @@
+-- A worker lets go of a run that goes on later: handed over, parked, or its next attempt.
+-- KEYS: 1 prefix of the shard
+-- ARGV: run_id, fence, op, target (queued|parked), continued (1: same attempt goes on, 0: a new attempt begins),
+--       due_in_ms (parked: when it may go on), max continuations ('' = this one does not count), sends of the open step,
+--       L2 used ms of the open step, latencies (list), events (list)
+-- RETURNS: {1, state} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {TOO_MANY, continuations}
+-- EVENTS: those handed in (run.handed_over, run.parked, attempt.ended)
+local id, fence, op, target, continued, due_in, max_continuations, sends, l2_used =
+  take(), take(), take(), take(), take(), take_n(), take(), take(), take()
+local n_latencies, latencies = take_list(3)
+local n_events, events = take_list(4)
+local key = run_key(id)
+
+local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
+  'continuations', 'release_op', 'fx_open', 'fx_unknown')
+if not f[1] then return {NOT_FOUND} end
+if f[9] == op then return {1, f[2]} end
+if f[1] ~= fence then return {STALE_FENCE} end
+if not ALLOWED[f[2] .. '>' .. target] then return {BAD_STATE, f[2]} end
+if max_continuations ~= '' and tonumber(f[8] or 0) >= tonumber(max_continuations) then return {TOO_MANY, f[8]} end
+
+local now = now_ms()
+local used = tonumber(f[7] or 0) + (now - tonumber(f[6]))
+if max_continuations ~= '' then redis.call('HINCRBY', key, 'continuations', 1) end
+redis.call('HSET', key, 'continued', continued, 'l3_used_ms', used, 'sends', sends, 'l2_used_ms', l2_used,
+  'release_op', op, 'fence', 'released:' .. op, 'fx_open', 0, 'fx_unknown', tonumber(f[10] or 0) + tonumber(f[11] or 0))
+redis.call('HDEL', key, 'activity', 'worker')
+redis.call('HDEL', P .. 'cancels', id)
+move(id, f[4], f[2], target, f[5])
+if target == 'parked' then
+  redis.call('HSET', key, 'due_at', now + due_in)
+  redis.call('ZADD', P .. 'due', now + due_in, id)
+elseif continued == '1' then
+  redis.call('ZADD', P .. 'queued:' .. f[4], now - 1e13, id)
+else
+  redis.call('ZADD', P .. 'queued:' .. f[4], now, id)
+end
+count_latencies(now, n_latencies, latencies)
+emit_all(id, f[3], n_events, events)
+return {1, target}

@@ -1,0 +1,55 @@
+"""How lists travel in ARGV: a count, then the items. Shared by the stubs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from makegood.store.scripts import Arg
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to append: the store adds id, time and attempt."""
+
+    type: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    step: int | None = None
+    call_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured duration: series (`tool:<name>`, `step:<agent>`, `run:<agent>`, `model:<name>`), bucket, ms."""
+
+    series: str
+    bucket: int
+    ms: int
+
+
+def counted(rows: Sequence[Sequence[Arg]]) -> list[Arg]:
+    """A list argument: its length, then the items flattened."""
+    return [len(rows), *(item for row in rows for item in row)]
+
+
+def events(items: Sequence[NewEvent]) -> list[Arg]:
+    """Events as `emit_all` in the prelude reads them."""
+    return counted(
+        [
+            (e.type, "" if e.step is None else e.step, e.call_key or "", orjson.dumps(dict(e.data)))
+            for e in items
+        ]
+    )
+
+
+def samples(items: Sequence[Sample]) -> list[Arg]:
+    """Durations as `count_latencies` in the prelude reads them."""
+    return counted([(s.series, s.bucket, s.ms) for s in items])
+
+
+def blobs(digests: Sequence[str]) -> list[Arg]:
+    """Digests of bodies that were written ahead."""
+    return counted([(digest,) for digest in digests])

@@ -1,0 +1,141 @@
+"""Operations on a whole run: enqueue, claim, release, end, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from makegood.store import keys
+from makegood.store.codes import Code, checked, text
+from makegood.store.ops.args import NewEvent, Sample, blobs, counted, events, samples
+from makegood.store.scripts import Op
+from makegood.store.states import State
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Answer of an enqueue: the run, whether this call made it, and its state."""
+
+    run_id: str
+    created: bool
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claimed run: its record as stored, the fence of this claim, server time in ms."""
+
+    run_id: str
+    fence: str
+    now_ms: int
+    record: dict[str, str]
+
+
+def enqueue_run(
+    *,
+    run_id: str,
+    agent: str,
+    session: str | None,
+    key: str | None,
+    body: bytes,
+    input_digest: str,
+    expires_in_ms: int | None,
+    blob_digests: Sequence[str] = (),
+) -> Op[Enqueued]:
+    """Record a run; the same key with the same input gives the run that is there.
+
+    Raises KeyConflict when the key belongs to a run with another input.
+    """
+    key_digest = keys.dedupe_digest(agent, session, key) if key is not None else ""
+    born = [NewEvent("run.enqueued", {"agent": agent})]
+
+    def parse(reply: list[Any]) -> Enqueued:
+        checked(reply, run_id)
+        return Enqueued(text(reply[1]), int(reply[0]) == 1, State(text(reply[2])))
+
+    expires = "" if expires_in_ms is None else expires_in_ms
+    args = (run_id, agent, session or "", key_digest, key or "", body, input_digest, expires)
+    return Op(
+        "enqueue_run", (keys.prefix_of(run_id),), (*args, *blobs(blob_digests), *events(born)), parse
+    )
+
+
+def claim_run(*, shard_prefix: str, nonce: str, worker: str, agents: Sequence[str]) -> Op[Claim | None]:
+    """Claim the next run of a shard that one of these agents owns; None when there is nothing to do."""
+
+    def parse(reply: list[Any]) -> Claim | None:
+        if int(reply[0]) == Code.NOTHING:
+            return None
+        fields = reply[3:]
+        record = {text(fields[i]): text(fields[i + 1]) for i in range(0, len(fields), 2)}
+        return Claim(text(reply[1]), record["fence"], int(reply[2]), record)
+
+    args = (nonce, worker, *counted([(name,) for name in agents]))
+    return Op("claim_run", (shard_prefix,), args, parse)
+
+
+def release_run(
+    *,
+    run_id: str,
+    fence: str,
+    op: str,
+    target: Literal["queued", "parked"],
+    continued: bool,
+    due_in_ms: int = 0,
+    max_continuations: int | None = None,
+    sends: int = 0,
+    l2_used_ms: int = 0,
+    latencies: Sequence[Sample] = (),
+    new_events: Sequence[NewEvent] = (),
+) -> Op[State]:
+    """Let go of a run that goes on later. `max_continuations` None: this release does not count as one."""
+
+    def parse(reply: list[Any]) -> State:
+        return State(text(checked(reply, run_id)[1]))
+
+    limit = "" if max_continuations is None else max_continuations
+    args = (run_id, fence, op, target, int(continued), due_in_ms, limit, sends, l2_used_ms)
+    tail = (*samples(latencies), *events(new_events))
+    return Op("release_run", (keys.prefix_of(run_id),), (*args, *tail), parse)
+
+
+def end_run(
+    *,
+    run_id: str,
+    fence: str,
+    op: str,
+    state: State,
+    code: str | None = None,
+    message: str = "",
+    output: bytes = b"",
+    latencies: Sequence[Sample] = (),
+    blob_digests: Sequence[str] = (),
+    new_events: Sequence[NewEvent] = (),
+) -> Op[State]:
+    """End a run. Raises StaleFence when someone else executes it, Conflict when the table forbids the step."""
+
+    def parse(reply: list[Any]) -> State:
+        return State(text(checked(reply, run_id)[1]))
+
+    args = (run_id, fence, op, str(state), code or "", message, output)
+    tail = (*samples(latencies), *blobs(blob_digests), *events(new_events))
+    return Op("end_run", (keys.prefix_of(run_id),), (*args, *tail), parse)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Answer of a cancel: whether it changed anything, and the run's state after it."""
+
+    accepted: bool
+    state: State
+
+
+def cancel_run(*, run_id: str, cause: str, actor: str, reason: str) -> Op[Cancelled]:
+    """Cancel: a waiting run ends at once, a running one is told. Repeating it changes nothing."""
+
+    def parse(reply: list[Any]) -> Cancelled:
+        checked(reply, run_id)
+        return Cancelled(int(reply[0]) == 1, State(text(reply[1])))
+
+    return Op("cancel_run", (keys.prefix_of(run_id),), (run_id, cause, actor, reason), parse)

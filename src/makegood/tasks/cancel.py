@@ -1,0 +1,75 @@
+"""One cancel holder per attempt, handed on explicitly (CONTRACT F1); the next attempt gets a fresh one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+Cause = Literal["user", "parent", "hook", "disposed"]
+"""Who stopped an attempt (CONTRACT F2)."""
+
+
+class Cancel:
+    """Says once, and for good, that an attempt must stop. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._followers: list[Callable[[], None]] = []
+        self.cause: Cause | None = None
+        self.detail = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the attempt was asked to stop."""
+        return self.cause is not None
+
+    def ask(self, cause: Cause, detail: str = "") -> None:
+        """Stop the attempt; the first cause stays."""
+        if self.cause is not None:
+            return
+        self.cause, self.detail = cause, detail
+        self._event.set()
+        for follower in self._followers:
+            follower()
+
+    async def wait(self) -> None:
+        """Return when the attempt was asked to stop."""
+        await self._event.wait()
+
+    def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
+        """Call `follower` when asked (at once when that was earlier); returns how to let go of it."""
+        if self.asked:
+            follower()
+            return lambda: None
+        self._followers.append(follower)
+        return lambda: self._followers.remove(follower) if follower in self._followers else None
+
+
+class CancelView:
+    """What a tool sees as `ctx.cancelled`: set when its attempt stops or its own limit is reached.
+
+    `is_set()` works in any thread; `await wait()` in an async tool; `wait_sync(timeout)` in a sync one.
+    """
+
+    def __init__(self) -> None:
+        self._flag = threading.Event()
+        self._event = asyncio.Event()
+
+    def is_set(self) -> bool:
+        """Whether the tool should stop."""
+        return self._flag.is_set()
+
+    async def wait(self) -> None:
+        """Return when the tool should stop."""
+        await self._event.wait()
+
+    def wait_sync(self, timeout: float | None = None) -> bool:
+        """Block a sync tool until it should stop or `timeout` seconds passed; True when it should stop."""
+        return self._flag.wait(timeout)
+
+    def set(self) -> None:
+        """Tell the tool. Only the loop's thread calls this."""
+        self._flag.set()
+        self._event.set()

@@ -1,0 +1,101 @@
+"""The process in which a tool with `isolation="process"` runs: one call, then it ends.
+
+Reads one JSON object from standard input, writes one to the file descriptor that it names; whatever the tool
+prints goes to standard error and never mixes with the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+import httpx
+import orjson
+from pydantic_core import to_jsonable_python
+
+from makegood.tasks.cancel import CancelView
+from makegood.tasks.context import CallLogger, DeadlineView, ToolContext, log
+from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sync_client
+from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.failures import classify_tool_error
+from makegood.tasks.tool import Tool
+
+
+def main() -> None:
+    """Run the call described on standard input."""
+    die_with_parent()
+    request = orjson.loads(sys.stdin.buffer.read())
+    out = os.fdopen(request["answer_fd"], "wb")
+    os.dup2(2, 1)
+    out.write(answer(request))
+    out.close()
+
+
+def answer(request: dict[str, Any]) -> bytes:
+    """JSON: `{"value": …}`, or `{"failure": …}` when the tool raised."""
+    try:
+        value = asyncio.run(_call(request))
+        return orjson.dumps({"value": to_jsonable_python(value, fallback=str)})
+    except BaseException as error:
+        return orjson.dumps({"failure": asdict(classify_tool_error(error, repeat=request.get("repeat", False)))})
+
+
+async def _call(request: dict[str, Any]) -> Any:
+    tool = find_tool(request["module"], request["name"])
+    pool = AttemptHttp()
+    deadline = Deadline(time.monotonic() + request["left_s"], request["level"])
+    facts = CallFacts(request["run_id"], request["idempotency_key"], deadline)
+    where = {key: request[key] for key in ("run_id", "attempt", "step", "call_key")}
+
+    context = ToolContext(
+        run_id=facts.run_id,
+        attempt=request["attempt"],
+        step=request["step"],
+        call_key=request["call_key"],
+        idempotency_key=facts.idempotency_key,
+        deadline=DeadlineView(deadline),
+        cancelled=CancelView(),
+        log=CallLogger(log, where),
+        _open_http=lambda: async_client(pool, facts) if tool.is_async else _own_loop_client(facts),
+    )
+    kwargs = tool.bind(request["args"])
+    try:
+        if tool.is_async:
+            return await tool.fn(context, **kwargs)
+        return await asyncio.to_thread(tool.fn, context, **kwargs)
+    finally:
+        await pool.aclose()
+
+
+def _own_loop_client(facts: CallFacts) -> httpx.Client:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return sync_client(Bridge(AttemptHttp(), facts, loop))
+
+
+def find_tool(module: str, name: str) -> Tool[Any, Any]:
+    """The tool that a module declares under a qualified name."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, Tool):
+        raise LookupError(f"{module}.{name} is no tool.")
+    return found
+
+
+def die_with_parent() -> None:
+    """On Linux the process dies when the worker that started it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

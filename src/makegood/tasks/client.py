@@ -1,0 +1,418 @@
+"""The producer's side: enqueue runs, look at them, wait for them, cancel them (INTERFACE "Client")."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal, NoReturn, TypeVar
+
+from makegood.errors import Conflict, MakegoodError, NotBuilt, StillStopping, WaitTimeout
+from makegood.settings import Settings, broker_url_for, mask_url
+from makegood.store.async_store import AsyncStore
+from makegood.store.ops import catalog, reads, runs
+from makegood.store.states import SETTLED, TERMINAL, State
+from makegood.store.sync_store import SyncStore
+from makegood.tasks import queries
+from makegood.tasks.flows import Flow, run_async, run_sync
+from makegood.tasks.journal import load_journal, record
+from makegood.tasks.records import Result
+from makegood.tasks.wakeup import Publisher
+
+T = TypeVar("T")
+
+CATALOG_S = 5.0
+"""How long a client trusts the declarations it has read."""
+
+_LATER = {
+    "cleanup": "client.cleanup",
+    "reviews": "client.reviews",
+    "resolve": "client.resolve",
+    "retry_cleanup": "client.retry_cleanup",
+    "resume": "client.resume",
+    "mark": "client.mark",
+    "approve": "client.approve",
+    "deny": "client.deny",
+    "session": "client.session",
+    "output": "run.output",
+    "interrupt": "run.interrupt",
+}
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between two looks at a run: short at first, never more than a quarter of a second."""
+    return itertools.chain((0.005 * 1.5**n for n in range(10)), itertools.repeat(0.25))
+
+
+class _Common:
+    """Settings of a client, and what both kinds refuse."""
+
+    def __init__(self, url: str | None, broker_url: str | None, live_url: str | None) -> None:
+        if url is None or broker_url is None:
+            settings = Settings.load(**({} if url is None else {"redis_url": url}))
+            url, broker_url = settings.redis_url, broker_url or settings.broker_url
+        self.url, self.broker_url = url, broker_url_for(broker_url)
+        self.publisher = Publisher(self.broker_url, mask_url(self.broker_url))
+        self.catalog: dict[str, Any] = {}
+        self.catalog_until_s = 0.0
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_later(self, name)
+
+    def _known(self) -> dict[str, Any] | None:
+        return self.catalog if time.monotonic() < self.catalog_until_s else None
+
+    def _learn(self, known: dict[str, Any]) -> None:
+        self.catalog, self.catalog_until_s = known, time.monotonic() + CATALOG_S
+
+
+def _refuse_later(owner: object, name: str) -> NoReturn:
+    if name in _LATER:
+        raise NotBuilt(f"{_LATER[name]} is not built yet; see the README for what is.")
+    raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+
+
+def refuse_unbuilt_enqueue(session: object, stream: object, if_breaker_open: object) -> None:
+    """Parameters of enqueue whose capability is not built yet."""
+    if session is not None:
+        raise NotBuilt("enqueue(session=…) is not built yet; leave it at its default (None).")
+    if stream:
+        raise NotBuilt("enqueue(stream=True) is not built yet; leave it at its default (False).")
+    if if_breaker_open != "accept":
+        raise NotBuilt('enqueue(if_breaker_open=…) is not built yet; leave it at its default ("accept").')
+
+
+def hanging(info: dict[str, Any]) -> StillStopping:
+    """The error of a cancel that did not come to rest in time; it names the call that hangs."""
+    activity = info.get("activity") or {}
+    where = f" in {activity['call']} for {activity['for_s']} s" if activity.get("activity") == "hanging" else ""
+    return StillStopping(
+        f"Run {info['run_id']} was told to stop but is still {info['state']}{where}; look again with "
+        f"`makegood runs show {info['run_id']}`."
+    )
+
+
+def waited_out(run_id: str, state: str, timeout: float) -> WaitTimeout:
+    """The error of a wait that ended before the run."""
+    return WaitTimeout(
+        f"Run {run_id} is still {state} after {timeout:g} s; wait again, or look at it with `makegood runs show {run_id}`."
+    )
+
+
+class Client(_Common):
+    """The blocking client; safe to share between threads.
+
+    Args:
+        url: the state store, `redis://host:6379/0`; None = MAKEGOOD_REDIS_URL.
+        broker_url: Celery's broker; None = MAKEGOOD_BROKER_URL, or the same as `url`.
+
+    Raises:
+        SettingsError: an environment variable is wrong.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, broker_url: str | None = None, live_url: str | None = None
+    ) -> None:
+        super().__init__(url, broker_url or (None if url is None else url), live_url)
+        self.store = SyncStore(self.url)
+
+    def enqueue(
+        self,
+        agent: str,
+        input: Any,  # noqa: A002
+        *,
+        key: str | None = None,
+        session: str | None = None,
+        stream: bool = False,
+        expires_in: float | None = None,
+        if_breaker_open: Literal["accept", "delay", "reject"] = "accept",
+    ) -> Run:
+        """Record a run and announce it. The same key and input give the same run, however often.
+
+        Args:
+            input: a text or a JSON object of at most 1 MiB.
+            key: unique per agent; makes the request safe to repeat.
+            expires_in: seconds the run may wait in the queue before it ends as expired.
+
+        Raises:
+            UnknownAgent, InvalidInput, PayloadTooLarge, KeyConflict, NotBuilt: nothing was recorded.
+            StoreUnreachable: it is not known whether the run was recorded; repeat with the same key.
+            BrokerUnreachable: the run is recorded but not announced; repeat with the same key.
+        """
+        refuse_unbuilt_enqueue(session, stream, if_breaker_open)
+        request = queries.checked_request(agent, input, key, expires_in)
+        if self._known() is None:
+            self._learn(self.store.do(catalog.read_catalog()))
+        made = self.run_flow(queries.enqueue(request, self.catalog))
+        if made.created or made.state is State.QUEUED:
+            self.publisher.wake(made.run_id)
+        return Run(self, made.run_id)
+
+    def get(self, run_id: str) -> Run:
+        """The run with this id. Raises RunNotFound."""
+        self.run_flow(queries.load_state(run_id))
+        return Run(self, run_id)
+
+    def runs(self, *, state: str | None = None, agent: str | None = None, limit: int = 100) -> list[Result]:
+        """The newest runs, newest first."""
+        return self.run_flow(queries.list_runs(state, agent, limit))
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """What workers have published, by agent name."""
+        return self.store.do(catalog.read_catalog())
+
+    def run_flow(self, flow: Flow[T]) -> T:
+        """Run store work that is written as a flow."""
+        return run_sync(self.store, flow)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.store.close()
+        self.publisher.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Run:
+    """A handle on a run."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client, self.id = client, run_id
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_later(self, name)
+
+    def status(self) -> str:
+        """The run's state."""
+        return str(self._client.run_flow(queries.load_state(self.id)))
+
+    def info(self) -> dict[str, Any]:
+        """The run's record, with what it does now under `activity`."""
+        return queries.info_of(self._client.run_flow(queries.load_record(self.id)))
+
+    def result(self) -> Result:
+        """The run's record as a Result, as it stands."""
+        return queries.result_of(self._client.run_flow(queries.load_record(self.id)))
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The rows of the run's calls, oldest first."""
+        self.status()
+        return [record(entry) for entry in self._client.run_flow(load_journal(self.id))]
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """The result once the run has ended or waits for a review. Raises WaitTimeout after `timeout` seconds."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        for pause_s in pauses():
+            state = self.status()
+            if state in SETTLED:
+                return self.result()
+            if until_s is not None and time.monotonic() >= until_s:
+                raise waited_out(self.id, state, timeout or 0)
+            time.sleep(pause_s)
+        raise AssertionError("pauses() does not end")
+
+    def events(self, from_: str = "0", follow: bool = False) -> list[dict[str, Any]] | Iterator[dict[str, Any]]:
+        """Events after the id `from_`, oldest first; `follow` goes on until the run has ended."""
+        self.status()
+        return self._follow(from_) if follow else list(self._pages(from_))
+
+    def cancel(self, keep_inbox: bool = False, wait: bool = False, timeout: float | None = None) -> str:
+        """Cancel the run; returns its state. With `wait` its work has stopped when this returns.
+
+        Raises StillStopping (names the call that hangs) after `timeout` seconds, Conflict for a run in review.
+        """
+        refuse_keep_inbox(keep_inbox)
+        self.status()
+        op = runs.cancel_run(run_id=self.id, cause="user", actor="client", reason="")
+        state = str(self._client.store.do(op).state)
+        if not wait:
+            return state
+        until_s = None if timeout is None else time.monotonic() + timeout
+        for pause_s in pauses():
+            state = self.status()
+            if state in TERMINAL:
+                break
+            if until_s is not None and time.monotonic() >= until_s:
+                raise hanging(self.info())
+            time.sleep(pause_s)
+        return state
+
+    def _pages(self, after: str) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self._client.store.do(reads.read_events(self.id, after))
+            if not page.events:
+                return
+            yield from page.events
+            after = page.last_id
+
+    def _follow(self, after: str) -> Iterator[dict[str, Any]]:
+        for pause_s in pauses():
+            ended = self.status() in TERMINAL
+            for event in self._pages(after):
+                after = event["id"]
+                yield event
+            if ended:
+                return
+            time.sleep(pause_s)
+
+
+class AsyncClient(_Common):
+    """The asyncio client: the same methods, awaited. One per event loop; see Client for arguments and errors."""
+
+    def __init__(
+        self, url: str | None = None, *, broker_url: str | None = None, live_url: str | None = None
+    ) -> None:
+        super().__init__(url, broker_url or (None if url is None else url), live_url)
+        self.store = AsyncStore(self.url)
+
+    async def enqueue(
+        self,
+        agent: str,
+        input: Any,  # noqa: A002
+        *,
+        key: str | None = None,
+        session: str | None = None,
+        stream: bool = False,
+        expires_in: float | None = None,
+        if_breaker_open: Literal["accept", "delay", "reject"] = "accept",
+    ) -> AsyncRun:
+        """Record a run and announce it; see `Client.enqueue`."""
+        refuse_unbuilt_enqueue(session, stream, if_breaker_open)
+        request = queries.checked_request(agent, input, key, expires_in)
+        if self._known() is None:
+            self._learn(await self.store.do(catalog.read_catalog()))
+        made = await self.run_flow(queries.enqueue(request, self.catalog))
+        if made.created or made.state is State.QUEUED:
+            await asyncio.to_thread(self.publisher.wake, made.run_id)
+        return AsyncRun(self, made.run_id)
+
+    async def get(self, run_id: str) -> AsyncRun:
+        """The run with this id. Raises RunNotFound."""
+        await self.run_flow(queries.load_state(run_id))
+        return AsyncRun(self, run_id)
+
+    async def runs(self, *, state: str | None = None, agent: str | None = None, limit: int = 100) -> list[Result]:
+        """The newest runs, newest first."""
+        return await self.run_flow(queries.list_runs(state, agent, limit))
+
+    async def agents(self) -> dict[str, dict[str, Any]]:
+        """What workers have published, by agent name."""
+        return await self.store.do(catalog.read_catalog())
+
+    async def run_flow(self, flow: Flow[T]) -> T:
+        """Run store work that is written as a flow."""
+        return await run_async(self.store, flow)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.store.aclose()
+        await asyncio.to_thread(self.publisher.close)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class AsyncRun:
+    """A handle on a run; see Run."""
+
+    def __init__(self, client: AsyncClient, run_id: str) -> None:
+        self._client, self.id = client, run_id
+
+    def __repr__(self) -> str:
+        return f"<AsyncRun {self.id}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_later(self, name)
+
+    async def status(self) -> str:
+        """The run's state."""
+        return str(await self._client.run_flow(queries.load_state(self.id)))
+
+    async def info(self) -> dict[str, Any]:
+        """The run's record, with what it does now under `activity`."""
+        return queries.info_of(await self._client.run_flow(queries.load_record(self.id)))
+
+    async def result(self) -> Result:
+        """The run's record as a Result, as it stands."""
+        return queries.result_of(await self._client.run_flow(queries.load_record(self.id)))
+
+    async def journal(self) -> list[dict[str, Any]]:
+        """The rows of the run's calls, oldest first."""
+        await self.status()
+        return [record(entry) for entry in await self._client.run_flow(load_journal(self.id))]
+
+    async def wait(self, timeout: float | None = None) -> Result:
+        """The result once the run has ended or waits for a review. Raises WaitTimeout after `timeout` seconds."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        for pause_s in pauses():
+            state = await self.status()
+            if state in SETTLED:
+                return await self.result()
+            if until_s is not None and time.monotonic() >= until_s:
+                raise waited_out(self.id, state, timeout or 0)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("pauses() does not end")
+
+    async def events(
+        self, from_: str = "0", follow: bool = False
+    ) -> list[dict[str, Any]] | AsyncIterator[dict[str, Any]]:
+        """Events after the id `from_`, oldest first; `follow` gives an iterator that ends with the run."""
+        await self.status()
+        return self._follow(from_) if follow else [event async for event in self._pages(from_)]
+
+    async def cancel(self, keep_inbox: bool = False, wait: bool = False, timeout: float | None = None) -> str:
+        """Cancel the run; see `Run.cancel`."""
+        refuse_keep_inbox(keep_inbox)
+        await self.status()
+        op = runs.cancel_run(run_id=self.id, cause="user", actor="client", reason="")
+        state = str((await self._client.store.do(op)).state)
+        if not wait:
+            return state
+        until_s = None if timeout is None else time.monotonic() + timeout
+        for pause_s in pauses():
+            state = await self.status()
+            if state in TERMINAL:
+                break
+            if until_s is not None and time.monotonic() >= until_s:
+                raise hanging(await self.info())
+            await asyncio.sleep(pause_s)
+        return state
+
+    async def _pages(self, after: str) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            page = await self._client.store.do(reads.read_events(self.id, after))
+            if not page.events:
+                return
+            for event in page.events:
+                yield event
+            after = page.last_id
+
+    async def _follow(self, after: str) -> AsyncIterator[dict[str, Any]]:
+        for pause_s in pauses():
+            ended = await self.status() in TERMINAL
+            async for event in self._pages(after):
+                after = event["id"]
+                yield event
+            if ended:
+                return
+            await asyncio.sleep(pause_s)
+
+
+def refuse_keep_inbox(keep_inbox: bool) -> None:
+    """A parameter of cancel whose capability is not built yet."""
+    if keep_inbox:
+        raise NotBuilt("cancel(keep_inbox=True) is not built yet; leave it at its default (False).")
+
+
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Conflict", "MakegoodError", "Run"]

@@ -1,0 +1,99 @@
+"""What a tool sees of its run (INTERFACE "In a tool")."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from makegood.errors import NotBuilt
+from makegood.tasks.cancel import CancelView
+from makegood.tasks.rules.deadline import Deadline
+
+log = logging.getLogger("makegood.tool")
+
+
+class DeadlineView:
+    """`ctx.deadline`: how long the call may still take, by whichever limit comes first (CONTRACT A2)."""
+
+    def __init__(self, deadline: Deadline, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._deadline, self._monotonic = deadline, monotonic
+
+    def remaining(self) -> float:
+        """Seconds that are left, never negative."""
+        return self._deadline.left_s(self._monotonic())
+
+    @property
+    def at(self) -> datetime:
+        """The moment in wall time (UTC) at which the limit is reached, as it looks now."""
+        return datetime.now(UTC) + timedelta(seconds=self.remaining())
+
+
+class CallLogger(logging.LoggerAdapter[logging.Logger]):
+    """`ctx.log`: every line names run, attempt and call; nothing is logged once the call is over (CONTRACT E6)."""
+
+    over = False
+
+    def isEnabledFor(self, level: int) -> bool:
+        return not self.over and super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        extra = self.extra or {}
+        where = f"run={extra.get('run_id')} attempt={extra.get('attempt')} call={extra.get('call_key')}"
+        return f"{msg} [{where}]", kwargs
+
+
+@dataclass(slots=True)
+class ToolContext:
+    """Handed to a tool as its first argument; one per try of a call.
+
+    Attributes:
+        run_id, attempt, step, call_key: where the call stands.
+        idempotency_key: the same in every attempt and try of this call (CONTRACT D3).
+        deadline: `.remaining()` in seconds, `.at` as a datetime.
+        cancelled: set when the tool should stop: `is_set()`; `await wait()` in an async tool.
+        log: a logger whose lines name run and call.
+        http: `httpx.AsyncClient`, in a sync tool `httpx.Client`; sends `Idempotency-Key`, `X-Run-Id` and
+            `X-Deadline-Ms`, and times out with the call.
+    """
+
+    run_id: str
+    attempt: int
+    step: int
+    call_key: str
+    idempotency_key: str
+    deadline: DeadlineView
+    cancelled: CancelView
+    log: CallLogger
+    _open_http: Callable[[], Any]
+    _http: Any = field(default=None, init=False)
+
+    @property
+    def http(self) -> Any:
+        """The HTTP client of this call."""
+        if self._http is None:
+            self._http = self._open_http()
+        return self._http
+
+    def declare(self, kind: str, id: str, prior: object | None = None) -> NoReturn:
+        """Declare a resource before it is created or changed (CONTRACT E2)."""
+        raise _not_built("ctx.declare")
+
+    def lock(self, name: str) -> NoReturn:
+        """Take a lock that cleanup can release (CONTRACT E7)."""
+        raise _not_built("ctx.lock")
+
+    def progress(self, share: float, message: str = "") -> NoReturn:
+        """Tell listeners how far the call is."""
+        raise _not_built("ctx.progress")
+
+    def run_agent(self, agent: object, input: object) -> NoReturn:
+        """Run another agent inside this call (CONTRACT G3)."""
+        raise _not_built("ctx.run_agent")
+
+
+def _not_built(name: str) -> NotBuilt:
+    return NotBuilt(f"{name} is not built yet; leave it out.")

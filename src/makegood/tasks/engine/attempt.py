@@ -1,0 +1,208 @@
+"""One attempt of a run: what it knows, its limits, and how it writes to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import orjson
+
+from makegood.errors import StaleFence
+from makegood.store.ops import steps
+from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops.blobs import spill
+from makegood.store.ops.runs import Claim
+from makegood.tasks.agent import Agent
+from makegood.tasks.body import BodyResult, Cut, OnHang, Raised, Returned, supervise
+from makegood.tasks.cancel import Cancel
+from makegood.tasks.engine.env import Env
+from makegood.tasks.engine.signals import Cancelled, HandOver, LimitReached
+from makegood.tasks.history import Decision
+from makegood.tasks.http import AttemptHttp
+from makegood.tasks.journal import Entry
+from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.decisions import Left
+from makegood.tasks.rules.repeated import Repeats
+from makegood.tasks.rules.rows import Row
+from makegood.tasks.runners import TaskRunning
+
+
+class Fenced(TypedDict):
+    """What every fenced operation carries."""
+
+    run_id: str
+    fence: str
+    op: str
+
+
+@dataclass(slots=True)
+class Attempt:
+    """State of one attempt in one worker. Only the engine's modules touch it.
+
+    Attributes:
+        entries: journal rows by row id, of all attempts.
+        decisions: stored decisions of this attempt, in order; for a coroutine agent by position.
+        claimed, asked: what `match_step` needs to know of this attempt.
+        bugs: tools that have raised a bug in this attempt; the second one ends the run.
+        pending: replies that are not awaited yet (outcomes, the end of the last step).
+    """
+
+    env: Env
+    agent: Agent
+    claim: Claim
+    number: int
+    run: Deadline
+    total_at_s: float
+    input: Any
+    entries: dict[str, Entry] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    cancel: Cancel = field(default_factory=Cancel)
+    http: AttemptHttp = field(default_factory=AttemptHttp)
+    claimed: frozenset[str] = frozenset()
+    asked: frozenset[tuple[str, str]] = frozenset()
+    repeats: Repeats = field(default_factory=Repeats)
+    bugs: set[str] = field(default_factory=set)
+    pending: list[asyncio.Future[Any]] = field(default_factory=list)
+    events: list[NewEvent] = field(default_factory=list)
+    facts: str = ""
+    ended_step: int = 0
+    sends: int = 0
+    l2_used_s: float = 0.0
+    stopping: bool = False
+    on_stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    began_s: float = field(default_factory=time.monotonic)
+    _ops: Any = field(default_factory=itertools.count)
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run."""
+        return self.claim.run_id
+
+    @property
+    def rows(self) -> list[Row]:
+        """Journal rows of all attempts."""
+        return [entry.row for entry in self.entries.values()]
+
+    def op(self) -> str:
+        """A fresh operation id: a repeat of the same operation is answered, not done again."""
+        return f"{self.claim.fence}/{next(self._ops)}"
+
+    def fresh(self) -> Fenced:
+        """Keyword arguments that every fenced operation takes."""
+        return Fenced(run_id=self.run_id, fence=self.claim.fence, op=self.op())
+
+    def take_events(self) -> list[NewEvent]:
+        """Events that travel with the next operation."""
+        events, self.events = self.events, []
+        return events
+
+    # --- limits -------------------------------------------------------------------------------------------------
+
+    def left(self, step: Deadline) -> Left:
+        """What is left of step, attempt and total now."""
+        now_s = time.monotonic()
+        total_s = None if math.isinf(self.total_at_s) else max(0.0, self.total_at_s - now_s)
+        return Left(step.left_s(now_s), self.run.left_s(now_s), total_s)
+
+    def step_deadline(self) -> Deadline:
+        """The limit of a step that begins or goes on now."""
+        return self.run.child(max(0.0, self.agent.timeouts.step - self.l2_used_s), time.monotonic(), "step")
+
+    def check(self, deadline: Deadline, where: str) -> None:
+        """Raise when the attempt must stop: cancel first, then the limit (CONTRACT F7)."""
+        self.check_cancel()
+        if deadline.expired(time.monotonic()) and deadline.level != "call":
+            raise LimitReached(deadline.level, where)
+
+    def check_cancel(self) -> None:
+        """Raise when the attempt was asked to stop."""
+        if self.cancel.asked:
+            raise HandOver() if self.cancel.cause == "disposed" else Cancelled()
+
+    async def bounded(self, work: Coroutine[Any, Any, Any], deadline: Deadline, name: str) -> BodyResult:
+        """Run engine or agent work under a limit; it is over when this returns."""
+        return await supervise(
+            TaskRunning(work, name),
+            deadline=deadline,
+            cancel=self.cancel,
+            abandon=self.env.abandon,
+            on_hang=self.hang_reporter(None, name),
+        )
+
+    async def value_of(self, work: Coroutine[Any, Any, Any], deadline: Deadline, name: str) -> Any:
+        """The result of bounded work; raises what it raised, or the signal of what cut it."""
+        result = await self.bounded(work, deadline, name)
+        if isinstance(result, Returned):
+            return result.value
+        if isinstance(result, Raised):
+            raise result.error
+        raise self.signal_of(result, name)
+
+    def signal_of(self, cut: Cut, where: str) -> BaseException:
+        """The signal that a cut stands for."""
+        if cut.cause is not None:
+            return HandOver() if cut.cause == "disposed" else Cancelled()
+        return LimitReached(cut.level or "run", where)
+
+    async def sleep(self, delay_s: float, deadline: Deadline, where: str) -> None:
+        """Wait; ends at once on cancel (CONTRACT C3)."""
+        await self.value_of(asyncio.sleep(delay_s), deadline, where)
+
+    # --- writes -------------------------------------------------------------------------------------------------
+
+    def hang_reporter(self, call_key: str | None, name: str) -> OnHang:
+        """Shows the run as stopping, with the call it hangs in and for how long (CONTRACT F8)."""
+
+        async def report(hung_s: float) -> None:
+            activity = {"activity": "hanging", "call": name, "call_key": call_key, "for_s": round(hung_s, 1)}
+            events = [] if self.stopping else [NewEvent("run.stopping", activity, call_key=call_key)]
+            self.stopping = True
+            op = steps.note_activity(
+                **self.fresh(), activity=orjson.dumps(activity), stopping=True, new_events=events
+            )
+            self.heard(await self.env.store.do(op))
+            self.on_stopping.set()
+
+        return report
+
+    async def note(
+        self, activity: dict[str, Any] | None, events: Sequence[NewEvent], samples: Sequence[Sample] = ()
+    ) -> None:
+        """Show an activity (None clears it) and append events, together with those that wait."""
+        op = steps.note_activity(
+            **self.fresh(),
+            activity=b"" if activity is None else orjson.dumps(activity),
+            sends=self.sends,
+            latencies=samples,
+            new_events=[*self.take_events(), *events],
+        )
+        self.heard(await self.env.store.do(op))
+
+    async def spilled(self, body: bytes) -> tuple[bytes, list[str]]:
+        """What to store for a body, after its large parts went ahead."""
+        stored, digests, ahead = spill(self.run_id, body)
+        if ahead:
+            await self.env.store.do_all(ahead)
+        return stored, digests
+
+    async def drain_pending(self) -> None:
+        """Await every outstanding reply; the first error is raised (a stale fence before others)."""
+        waiting, self.pending = self.pending, []
+        replies = await asyncio.gather(*waiting, return_exceptions=True)
+        errors = [reply for reply in replies if isinstance(reply, BaseException)]
+        for reply in replies:
+            if isinstance(reply, steps.Ack):
+                self.heard(reply)
+        if errors:
+            raise next((error for error in errors if isinstance(error, StaleFence)), errors[0])
+
+    def heard(self, ack: steps.Ack) -> None:
+        """Take note of a cancel that a reply brought along."""
+        if ack.cancel is not None:
+            self.cancel.ask("user")
+

@@ -1,0 +1,315 @@
+"""One tool call: admission, tries, outcome. Everything about a call that is not pure stands here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from makegood.store.ops import steps
+from makegood.store.ops.args import NewEvent, Sample
+from makegood.tasks.body import Cut, Raised, Returned, Running, supervise
+from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.plan import ToRun
+from makegood.tasks.engine.response import Unusable, usable
+from makegood.tasks.engine.signals import EndRun
+from makegood.tasks.http import CallFacts
+from makegood.tasks.isolate import ChildFailed, ProcessBody
+from makegood.tasks.journal import Entry
+from makegood.tasks.latencies import sample
+from makegood.tasks.rules.attempts import try_cost_s
+from makegood.tasks.rules.breaker import Rejected
+from makegood.tasks.rules.deadline import Deadline, Level
+from makegood.tasks.rules.decisions import Retry, Stop
+from makegood.tasks.rules.failures import ToolFailure, classify_tool_error, status_after
+from makegood.tasks.rules.rows import Row, RowError, Status
+from makegood.tasks.rules.tool_retry import decide_tool_retry
+from makegood.tasks.runners import TaskBody, ThreadBody
+
+FATAL = (MemoryError, SystemExit, KeyboardInterrupt)
+"""What a tool may not raise without ending its run (DESIGN, "Poison")."""
+
+GATEWAY = frozenset({"HTTP_401", "HTTP_403", "HTTP_407", "HTTP_429"})
+"""Refusals that come from in front of the downstream: after a try of unknown outcome they prove nothing."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a call ended: its final row, what to count, what it means for the run."""
+
+    run: ToRun
+    entry: Entry
+    samples: list[Sample] = field(default_factory=list)
+    end_run: EndRun | None = None
+    level: Level | None = None
+
+    def to_store(self, body: bytes) -> steps.RowOutcome:
+        """As the store records it."""
+        row = self.entry.row
+        return steps.RowOutcome(self.entry.row_id, row.status, body, row.tries, row.effect != "read")
+
+    def event(self) -> NewEvent:
+        """tool.ended, with what the numbers need."""
+        row = self.entry.row
+        data = {"tool": row.tool, "status": row.status, "code": None if row.error is None else row.error.code}
+        return NewEvent("tool.ended", {**data, "tries": row.tries}, row.step, row.call_key)
+
+
+@dataclass(slots=True)
+class Calling:
+    """A call under way. `maybe`: some try may have had its effect."""
+
+    attempt: Attempt
+    run: ToRun
+    step: Deadline
+    maybe: bool
+    tries: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    first_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def row(self) -> Row:
+        return self.run.row
+
+    async def perform(self, reserved: bool, planned: bool) -> Outcome:
+        """Run the call to its outcome; never raises for what the tool does."""
+        while True:
+            refused = await self._admit(reserved, planned)
+            if isinstance(refused, Outcome):
+                return refused
+            reserved = planned = False
+            done = await self._try(refused)
+            if done is not None:
+                return done
+
+    async def _admit(self, reserved: bool, planned: bool) -> Outcome | str:
+        """A breaker's leave and a slot for a sync tool; the owner's name of the try, or the outcome without one."""
+        owner = self.attempt.op()
+        tool = self.run.tool
+        answer = await self.attempt.env.breakers.admit(tool.breaker, owner, self._limit_s())
+        if isinstance(answer, Rejected):
+            if reserved:
+                self.attempt.env.threads.release()
+            return self._rejected(answer)
+        if needs_slot(self.run) and not reserved:
+            cut = await self._wait_for_slot()
+            if cut is not None:
+                await self._report(owner, "neutral")
+                return cut
+        if planned:
+            await self._say_started()
+        return owner
+
+    async def _wait_for_slot(self) -> Outcome | None:
+        result = await self.attempt.bounded(self.attempt.env.threads.reserve(), self.step, "a free thread")
+        if not isinstance(result, Cut):
+            return None
+        code: Literal["ABORTED_BEFORE_DISPATCH"] = "ABORTED_BEFORE_DISPATCH"
+        status: Status = "unknown" if self.maybe else "aborted_before_dispatch"
+        return self._end(status, RowError(code, "The call had not started; it had no effect."), level=result.level)
+
+    async def _say_started(self) -> None:
+        event = NewEvent("tool.started", {"tool": self.row.tool}, self.row.step, self.row.call_key)
+        op = steps.start_calls(
+            **self.attempt.fresh(), rows=[(self.run.row_id, self.row.effect != "read")], new_events=[event]
+        )
+        self.attempt.heard(await self.attempt.env.store.do(op))
+
+    async def _try(self, owner: str) -> Outcome | None:
+        """One try; None when another one follows."""
+        self.tries += 1
+        deadline = self.step.child(self._limit_s(), time.monotonic(), "call")
+        began_s = time.monotonic()
+        hang = self.attempt.hang_reporter(self.row.call_key, self.row.tool)
+        result = await supervise(
+            start_body(self.attempt, self.run, deadline),
+            deadline=deadline,
+            cancel=self.attempt.cancel,
+            abandon=self.attempt.env.abandon,
+            on_hang=hang,
+        )
+        self.samples.append(sample(f"tool:{self.row.tool}", time.monotonic() - began_s))
+        if isinstance(result, Returned):
+            await self._report(owner, "success")
+            return self._returned(result.value)
+        if isinstance(result, Cut) and result.cause is not None:
+            await self._report(owner, "neutral")
+            message = "The run was stopped while the call was running; whether it had its effect is not known."
+            return self._end(self._maybe_status(), RowError("ABORTED", message), level=None)
+        failure, level = self._failure_of(result, deadline)
+        await self._report(owner, "failure" if failure.kind == "infrastructure" else "neutral")
+        return await self._failed(failure, level, result)
+
+    def _failure_of(self, result: Cut | Raised, deadline: Deadline) -> tuple[ToolFailure, Level | None]:
+        now_s = time.monotonic()
+        if isinstance(result, Raised):
+            failure = classify(result.error, repeat=self.maybe)
+            timed_out = failure.code in ("TIMEOUT", "TIMEOUT_CONNECT") and deadline.left_s(now_s) <= 0.05
+            if not timed_out:
+                return failure, None
+        level = deadline.level if isinstance(result, Raised) else result.level
+        message = f"{self.row.tool} did not end within its limit ({self._limit_s():g} s, {level})."
+        return ToolFailure("infrastructure", "TOOL_TIMEOUT", message), level
+
+    async def _failed(self, failure: ToolFailure, level: Level | None, result: Cut | Raised) -> Outcome | None:
+        status = self._status(failure)
+        error = RowError(failure.code, failure.message)
+        if isinstance(result, Raised) and failure.kind == "bug":
+            return self._bug(status, error, result.error)
+        if level in ("step", "run", "total") or self.attempt.stopping:
+            return self._end(status, error, level=level)
+        decision = self._decide(failure)
+        if isinstance(decision, Retry):
+            return await self._back_off(decision, failure, status, error)
+        if decision.reason == "not_retryable":
+            return self._end(status, error)
+        if decision.reason == "does_not_fit":
+            self.attempt.events.append(self._skipped(decision, failure))
+        return self._end(status, error, end_run=EndRun("TOOL_RETRIES", exhausted_text(self.row, decision, error)))
+
+    async def _back_off(
+        self, decision: Retry, failure: ToolFailure, status: Status, error: RowError
+    ) -> Outcome | None:
+        self.maybe = self.maybe or status == "unknown"
+        data = {"tool": self.row.tool, "retry": self.tries, "delay_s": round(decision.delay_s, 3), "cause": failure.code}
+        event = NewEvent("tool.retry", {**data, "message": failure.message}, self.row.step, self.row.call_key)
+        await self.attempt.note({"activity": "backing_off", **data}, [event])
+        waited = await self.attempt.bounded(asyncio.sleep(decision.delay_s), self.step, "tool backoff")
+        if isinstance(waited, Cut):
+            return self._end(status, error, level=waited.level)
+        return None
+
+    def _decide(self, failure: ToolFailure) -> Retry | Stop:
+        tool, attempt = self.run.tool, self.attempt
+        seen = attempt.env.latencies.get(f"tool:{tool.name}")
+        return decide_tool_retry(
+            failure.kind,
+            self.tries - 1,
+            attempt.agent.tool_retry_policy(tool),
+            attempt.left(self.step),
+            try_cost_s(seen.p99_s, seen.samples, self._limit_s()),
+            attempt.env.rnd(),
+            effect=tool.effect,
+            key_age_s=self.run.key_age_s + time.monotonic() - self.first_s,
+            key_ttl_s=float("inf") if tool.key_ttl is None else tool.key_ttl,
+            nothing_left=failure.nothing_left and not self.maybe,
+        )
+
+    # --- outcomes -----------------------------------------------------------------------------------------------
+
+    def _returned(self, value: Any) -> Outcome:
+        try:
+            response, whole = usable(value, self.attempt.env.secret_fields)
+        except Unusable as error:
+            return self._bug(self._maybe_status(), RowError("BUG", str(error)), error)
+        row = replace(self.row, status="succeeded", response=response, error=None, tries=self.tries)
+        return Outcome(self.run, Entry(row, whole), self.samples)
+
+    def _bug(self, status: Status, error: RowError, raised: BaseException) -> Outcome:
+        """Told to the model once; the second bug of the tool, or one that no tool may raise, ends the run."""
+        tags = {"agent": self.attempt.agent.name, "tool": self.row.tool, "run_id": self.attempt.run_id}
+        self.attempt.env.report_bug(raised, {**tags, "code": error.code})
+        again = self.row.tool in self.attempt.bugs or isinstance(raised, FATAL)
+        self.attempt.bugs.add(self.row.tool)
+        told = RowError(error.code, f"The tool has a bug and failed: {error.message}")
+        end_run = EndRun("BUG", f"{self.row.tool} failed with a bug: {error.message}") if again else None
+        return self._end(status, told, end_run=end_run)
+
+    def _rejected(self, rejected: Rejected) -> Outcome:
+        name = self.run.tool.breaker
+        data = {"name": name, "until_ms": rejected.until_ms}
+        self.attempt.events.append(NewEvent("breaker.rejected", data, self.row.step, self.row.call_key))
+        if self.tries == 0:
+            status: Status = "unknown" if self.maybe else "aborted_before_dispatch"
+            return self._end(status, RowError("BREAKER_OPEN", breaker_text(name, rejected, self.attempt)))
+        data = {"tool": self.row.tool, "reason": "breaker", "until_ms": rejected.until_ms}
+        self.attempt.events.append(NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key))
+        error = RowError("BREAKER_OPEN", breaker_text(name, rejected, self.attempt))
+        status = "unknown" if self.maybe and self.row.effect != "read" else "failed"
+        return self._end(status, error, end_run=EndRun("TOOL_RETRIES", f"{self.row.tool}: {error.message}"))
+
+    def _status(self, failure: ToolFailure) -> Status:
+        if self.maybe and self.row.effect != "read" and failure.code in GATEWAY:
+            return "unknown"
+        return status_after(failure, self.row.effect)
+
+    def _maybe_status(self) -> Status:
+        return "failed" if self.row.effect == "read" else "unknown"
+
+    def _end(
+        self, status: Status, error: RowError, *, level: Level | None = None, end_run: EndRun | None = None
+    ) -> Outcome:
+        row = replace(self.row, status=status, error=error, tries=self.tries)
+        return Outcome(self.run, Entry(row), self.samples, end_run, level)
+
+    def _limit_s(self) -> float:
+        return self.attempt.agent.tool_timeout_s(self.run.tool)
+
+    async def _report(self, owner: str, outcome: Literal["failure", "success", "neutral"]) -> None:
+        name = self.run.tool.breaker
+        changed = await self.attempt.env.breakers.report(name, self.attempt.agent.breaker, owner, outcome)
+        if changed is not None:
+            kind = {"closed": "breaker.closed", "half_open": "breaker.half_open"}.get(changed, "breaker.opened")
+            self.attempt.events.append(NewEvent(kind, {"name": name}, self.row.step, self.row.call_key))
+
+    def _skipped(self, stop: Stop, failure: ToolFailure) -> NewEvent:
+        data = {
+            "tool": self.row.tool,
+            "reason": "deadline",
+            "level": stop.level,
+            "needed_s": stop.needed_s,
+            "left_s": stop.left_s,
+            "cause": failure.code,
+        }
+        return NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key)
+
+
+def needs_slot(run: ToRun) -> bool:
+    """Whether the tool runs in a thread of the pool."""
+    return not run.tool.is_async and run.tool.isolation == "thread"
+
+
+def start_body(attempt: Attempt, run: ToRun, deadline: Deadline) -> Running:
+    """Start the tool's body in the way it asks for."""
+    row = run.row
+    facts = CallFacts(attempt.run_id, row.idempotency_key, deadline)
+    where: Mapping[str, Any] = {
+        "run_id": attempt.run_id,
+        "attempt": attempt.number,
+        "step": row.step,
+        "call_key": row.call_key,
+    }
+    if run.tool.isolation == "process":
+        return ProcessBody(run.tool, facts, where, run.tool.wire_args(run.kwargs))
+    if run.tool.is_async:
+        return TaskBody(run.tool, facts, where, attempt.http, run.kwargs)
+    return ThreadBody(run.tool, facts, where, attempt.http, run.kwargs, attempt.env.threads)
+
+
+def classify(error: BaseException, *, repeat: bool) -> ToolFailure:
+    """What a try's exception means, wherever it ran."""
+    if isinstance(error, ChildFailed):
+        return error.failure
+    return classify_tool_error(error, repeat=repeat)
+
+
+def exhausted_text(row: Row, stop: Stop, error: RowError) -> str:
+    """Why a call that may not be repeated ends the run, in one sentence."""
+    if stop.reason == "unknown_outcome":
+        return f"{row.tool} may have had its effect ({error.code}) and cannot be repeated safely."
+    if stop.reason == "does_not_fit":
+        return (
+            f"{row.tool} failed ({error.code}); another try needs {stop.needed_s:.1f} s and the {stop.level} has"
+            f" {stop.left_s:.1f} s left."
+        )
+    return f"{row.tool} failed {row.tries or 'too often'} times; the last error: {error.code}: {error.message}"
+
+
+def breaker_text(name: str, rejected: Rejected, attempt: Attempt) -> str:
+    """BREAKER_OPEN with a time, as the model is told."""
+    if rejected.until_ms is None:
+        return f"The breaker {name} is held open by an operator; the call was not made. Do without it."
+    wait_s = max(0.0, (rejected.until_ms - attempt.env.breakers.now_ms()) / 1000)
+    return f"The breaker {name} is open for {wait_s:.0f} more seconds; the call was not made. Do without it or finish."

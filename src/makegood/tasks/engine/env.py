@@ -1,0 +1,45 @@
+"""What a worker process lends to every attempt, handed on explicitly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from makegood.store.async_store import AsyncStore
+from makegood.tasks.agent import Agent
+from makegood.tasks.breakers import BreakerBoard
+from makegood.tasks.latencies import LatencyBoard
+from makegood.tasks.model.adapter import ModelAdapter
+from makegood.tasks.threads import SyncPool
+
+BugReport = Callable[[BaseException, Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Env:
+    """One per event loop.
+
+    Attributes:
+        publish: sends the wake-up message of a run that was released.
+        report_bug: hands an unexpected exception and its tags to whoever watches (Sentry).
+        draining: set when the worker takes no new work; attempts stop at their next step boundary.
+        abandon: set just before the process ends; nobody waits for hung work any more.
+        secret_fields: names whose values are masked before the model or an agent's code sees them.
+    """
+
+    store: AsyncStore
+    adapter: ModelAdapter
+    threads: SyncPool
+    breakers: BreakerBoard
+    latencies: LatencyBoard
+    agents: Mapping[str, Agent]
+    worker: str
+    publish: Callable[[str], Awaitable[None]]
+    report_bug: BugReport
+    secret_fields: tuple[str, ...] = ()
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    abandon: asyncio.Event = field(default_factory=asyncio.Event)
+    rnd: Callable[[], float] = random.random

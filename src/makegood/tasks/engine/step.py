@@ -1,0 +1,194 @@
+"""A decided step: its intent is durable first, then its calls run, then it ends (DESIGN invariants 1 and 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from makegood.store.ops import steps
+from makegood.store.ops.args import NewEvent, Sample
+from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.call import Calling, Outcome, needs_slot
+from makegood.tasks.engine.plan import StepPlan, ToRun
+from makegood.tasks.engine.signals import EndRun, LimitReached
+from makegood.tasks.history import Decision
+from makegood.tasks.journal import Entry, intent_json, outcome_json
+from makegood.tasks.latencies import sample
+from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.repeated import Outcome as Observed
+from makegood.tasks.rules.repeated import observe_step
+from makegood.spawn import spawn
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A step whose decision is made: `number` is its place, `base` the step that must have ended before it."""
+
+    number: int
+    base: int
+    step: int
+    decision: Decision
+    plan: StepPlan
+    deadline: Deadline
+    began_s: float
+    spent: steps.Spent = steps.Spent()
+    samples: tuple[Sample, ...] = ()
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    run: ToRun
+    reserved: bool
+    planned: bool
+
+
+async def perform(attempt: Attempt, decided: Decided) -> list[Outcome]:
+    """Write the intent, run the calls, send their outcomes and the step's end. Returns the outcomes in order.
+
+    Raises StaleFence when the run is someone else's by now; then nothing was started.
+    """
+    started = [_prepare(attempt, run) for run in decided.plan.runs]
+    try:
+        await _write_intent(attempt, decided, started)
+    except BaseException:
+        for each in started:
+            if each.reserved:
+                attempt.env.threads.release()
+        raise
+    attempt.claimed, attempt.asked = decided.plan.claimed, decided.plan.asked
+    calls = [
+        spawn(_call(attempt, each, decided.deadline), name=f"call-{each.run.row.tool}") for each in started
+    ]
+    outcomes = await _record(attempt, decided, calls)
+    attempt.ended_step = max(attempt.ended_step, decided.number)
+    return outcomes
+
+
+def _prepare(attempt: Attempt, run: ToRun) -> _Started:
+    """Whether the call starts with its intent, or waits (for a breaker's leave or a slot) and is planned."""
+    if attempt.env.breakers.rejects(run.tool.breaker) is not None:
+        return _Started(run, reserved=False, planned=True)
+    if not needs_slot(run):
+        return _Started(run, reserved=False, planned=False)
+    reserved = attempt.env.threads.try_reserve()
+    return _Started(run, reserved=reserved, planned=not reserved)
+
+
+async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[_Started]) -> None:
+    body, digests = await attempt.spilled(decided.decision.to_json())
+    rows = []
+    for each in started:
+        raw, more = await attempt.spilled(intent_json(each.run.row))
+        digests += more
+        status = "planned" if each.planned else "started"
+        rows.append(steps.RowIntent(each.run.row_id, raw, status, each.run.row.effect != "read"))
+    await attempt.drain_pending()
+    op = steps.write_intent(
+        **attempt.fresh(),
+        step=decided.number,
+        base=decided.base,
+        counts=decided.counts,
+        decision=body,
+        spent=decided.spent,
+        rows=rows,
+        blob_digests=digests,
+        new_events=[*attempt.take_events(), *_opening(decided, started)],
+    )
+    attempt.heard(await attempt.env.store.do(op))
+    attempt.sends, attempt.l2_used_s = 0, 0.0
+    for each in started:
+        attempt.entries[each.run.row_id] = Entry(each.run.row)
+
+
+def _opening(decided: Decided, started: Sequence[_Started]) -> list[NewEvent]:
+    events = [NewEvent("step.started", {}, decided.step)] if decided.counts else []
+    for each in started:
+        if not each.planned:
+            row = each.run.row
+            events.append(NewEvent("tool.started", {"tool": row.tool}, decided.step, row.call_key))
+    for call in decided.plan.calls:
+        if call.kind == "replay":
+            key = (call.row_id or "").rpartition("#")[0]
+            events.append(NewEvent("tool.replayed", {"tool": call.name}, decided.step, key))
+    return events
+
+
+async def _call(attempt: Attempt, each: _Started, deadline: Deadline) -> Outcome:
+    return await Calling(attempt, each.run, deadline, each.run.repeat).perform(each.reserved, each.planned)
+
+
+async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[Outcome]]) -> list[Outcome]:
+    """Send each outcome when it is known; the last one travels with the step's end."""
+    if not calls:
+        await _send(attempt, [], decided, ends=True)
+    waiting: set[asyncio.Task[Outcome]] = set(calls)
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await _send(attempt, [task.result() for task in done], decided, ends=not waiting)
+    finally:
+        if waiting:  # the run is someone else's, or the store is gone: what still runs stops
+            attempt.cancel.ask("disposed")
+            await asyncio.wait(waiting)
+    return [task.result() for task in calls]
+
+
+async def _send(attempt: Attempt, outcomes: Sequence[Outcome], decided: Decided, *, ends: bool) -> None:
+    stored, digests, samples = [], [], [] if not ends else list(decided.samples)
+    for outcome in outcomes:
+        body, more = await attempt.spilled(outcome_json(outcome.entry))
+        digests += more
+        stored.append(outcome.to_store(body))
+        samples += outcome.samples
+        attempt.entries[outcome.entry.row_id] = outcome.entry
+    events = [*attempt.take_events(), *(outcome.event() for outcome in outcomes)]
+    if ends and decided.counts:
+        taken_s = time.monotonic() - decided.began_s
+        events.append(NewEvent("step.ended", {"ms": round(taken_s * 1000)}, decided.step))
+        samples.append(sample(f"step:{attempt.agent.name}", taken_s))
+    op = steps.record_outcomes(
+        **attempt.fresh(),
+        ended_step=decided.number if ends else 0,
+        outcomes=stored,
+        latencies=samples,
+        blob_digests=digests,
+        new_events=events,
+    )
+    attempt.pending.append(attempt.env.store.send(op))
+
+
+def judge(attempt: Attempt, decided: Decided, outcomes: Sequence[Outcome]) -> None:
+    """Raise what the outcomes of a step mean for the attempt: cancel first, then limits, then failures."""
+    attempt.check_cancel()
+    levels = {outcome.level for outcome in outcomes}
+    for level in ("total", "run", "step"):
+        if level in levels:
+            raise LimitReached(level, "a tool call")
+    attempt.check(decided.deadline, "step")
+    for outcome in outcomes:
+        if outcome.end_run is not None:
+            raise outcome.end_run
+    if attempt.stopping:
+        raise EndRun("TOOL_RETRIES", "A tool did not stop when its limit was reached.")
+    attempt.repeats = observe_step(attempt.repeats, _observed(decided, outcomes))
+    streak = attempt.repeats.tripped
+    if streak is not None:
+        raise EndRun("REPEATED_FAILURE", f"{streak.tool} failed {streak.count} times in a row with: {streak.error}"[:500])
+
+
+def _observed(decided: Decided, outcomes: Sequence[Outcome]) -> list[Observed]:
+    by_row = {outcome.entry.row_id: outcome.entry.row for outcome in outcomes}
+    observed = []
+    for call in decided.plan.calls:
+        error: Mapping[str, Any] = (call.answer or {}).get("error", {})
+        row = by_row.get(call.row_id or "")
+        if row is not None:
+            code, message = (row.error.code, row.error.message) if row.error else (None, "")
+        else:
+            code, message = error.get("code"), error.get("message", "")
+        observed.append(Observed(call.name, call.digest, code, message))
+    return observed

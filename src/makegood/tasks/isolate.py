@@ -1,0 +1,108 @@
+"""`isolation="process"`: a tool body in a process that can be killed (its whole process group)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from makegood.errors import MakegoodError
+from makegood.tasks.http import CallFacts
+from makegood.tasks.rules.failures import ToolFailure
+from makegood.tasks.runners import TaskRunning
+from makegood.tasks.tool import Tool
+
+
+class ChildFailed(MakegoodError):
+    """A tool in a process of its own failed; `failure` is what its exception means."""
+
+    def __init__(self, failure: ToolFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class ProcessBody(TaskRunning):
+    """One call in a child process; `stop()` kills it."""
+
+    def __init__(
+        self, tool: Tool[Any, Any], facts: CallFacts, where: Mapping[str, Any], args: Mapping[str, Any]
+    ) -> None:
+        self._request = {
+            "module": tool.fn.__module__,
+            "name": tool.fn.__qualname__,
+            "args": args,
+            "run_id": facts.run_id,
+            "idempotency_key": facts.idempotency_key,
+            "left_s": facts.deadline.left_s(time.monotonic()),
+            "level": facts.deadline.level,
+            "attempt": where["attempt"],
+            "step": where["step"],
+            "call_key": where["call_key"],
+        }
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopped = False
+        super().__init__(self._run(), f"process-{tool.name}")
+
+    def stop(self) -> None:
+        """Kill the process group; the body ends when it is reaped."""
+        self._stopped = True
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _run(self) -> Any:
+        read_fd, write_fd = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "makegood.tasks.child",
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=(write_fd,),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        if self._stopped:
+            self.stop()
+        request = orjson.dumps({**self._request, "answer_fd": write_fd})
+        return await self._exchange(request, read_fd)
+
+    async def _exchange(self, request: bytes, read_fd: int) -> Any:
+        assert self._process is not None and self._process.stdin is not None
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb")
+        )
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._process.stdin.write(request)
+                await self._process.stdin.drain()
+                self._process.stdin.close()
+            raw = await reader.read()
+            code = await self._process.wait()
+        finally:
+            transport.close()
+        return read_answer(raw, code)
+
+
+def read_answer(raw: bytes, exit_code: int) -> Any:
+    """The child's value; raises ChildFailed with what it reported, or with how its process ended."""
+    if not raw:
+        how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        raise ChildFailed(ToolFailure("bug", "PROCESS_DIED", f"The tool's process ended with {how} and no answer."))
+    answer = orjson.loads(raw)
+    if "failure" in answer:
+        raise ChildFailed(ToolFailure(**answer["failure"]))
+    return answer["value"]

@@ -1,0 +1,118 @@
+"""Journal rows between the store's fields, the rules' `Row`, and the record that clients see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from makegood.store.ops.reads import iso, read_journal
+from makegood.tasks.flows import Flow, resolved
+from makegood.tasks.rules.rows import Row, RowError, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row and what only its record shows."""
+
+    row: Row
+    response_digest: str | None = None
+
+    @property
+    def row_id(self) -> str:
+        """Name of the row in the store: call key and generation."""
+        return row_id(self.row.call_key, self.row.generation)
+
+
+def row_id(call_key: str, generation: int) -> str:
+    """`call_key#generation` (DESIGN invariant 9)."""
+    return f"{call_key}#{generation}"
+
+
+def intent_json(row: Row) -> bytes:
+    """The part of a row that is written before its call starts."""
+    return orjson.dumps(
+        {
+            "call_key": row.call_key,
+            "tool": row.tool,
+            "attempt": row.attempt,
+            "step": row.step,
+            "index": row.index,
+            "effect": row.effect,
+            "idempotency_key": row.idempotency_key,
+            "args": row.args,
+            "identity_digest": row.identity_digest,
+            "request_digest": row.request_digest,
+            "generation": row.generation,
+        }
+    )
+
+
+def outcome_json(entry: Entry) -> bytes:
+    """The part of a row that is written when its outcome is known."""
+    error = entry.row.error
+    return orjson.dumps(
+        {
+            "response": entry.row.response,
+            "response_digest": entry.response_digest,
+            "error": None if error is None else {"code": error.code, "message": error.message},
+        }
+    )
+
+
+def entries_from(fields: Mapping[str, bytes]) -> list[Entry]:
+    """Rows from the store's fields (bodies resolved), in the order of their calls."""
+    ids = [name for name in fields if not name.endswith((".s", ".o"))]
+    entries = [_entry(fields, name) for name in ids]
+    return sorted(entries, key=lambda entry: (entry.row.position, entry.row.generation))
+
+
+def _entry(fields: Mapping[str, bytes], name: str) -> Entry:
+    intent = orjson.loads(fields[name])
+    status, began, ended, _, tries = fields[f"{name}.s"].decode().split("|")
+    raw = fields.get(f"{name}.o")
+    outcome = orjson.loads(raw) if raw else {}
+    error = outcome.get("error")
+    row = Row(
+        **intent,
+        status=cast("Status", status),
+        response=outcome.get("response"),
+        error=None if error is None else RowError(error["code"], error["message"]),
+        tries=int(tries),
+        started_at_ms=int(began) if began else None,
+        ended_at_ms=int(ended) if ended else None,
+    )
+    return Entry(row, outcome.get("response_digest"))
+
+
+def record(entry: Entry) -> dict[str, Any]:
+    """The row as INTERFACE "Records" shows it."""
+    row = entry.row
+    return {
+        "call_key": row.call_key,
+        "tool": row.tool,
+        "attempt": row.attempt,
+        "step": row.step,
+        "status": row.status,
+        "effect": row.effect,
+        "idempotency_key": row.idempotency_key,
+        "args": dict(row.args),
+        "request_digest": row.request_digest,
+        "response": row.response,
+        "response_digest": entry.response_digest,
+        "error": None if row.error is None else {"code": row.error.code, "message": row.error.message},
+        "tries": row.tries,
+        "started_at": iso(row.started_at_ms),
+        "ended_at": iso(row.ended_at_ms),
+        "compensation": None,
+        "generation": row.generation,
+    }
+
+
+def load_journal(run_id: str) -> Flow[list[Entry]]:
+    """All rows of a run, oldest first."""
+    (fields,) = yield [read_journal(run_id)]
+    whole = yield from resolved(run_id, fields)
+    return entries_from(whole)

@@ -1,0 +1,121 @@
+"""The three ways in which a tool body runs: as a task of the loop, in a thread, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from makegood.tasks.cancel import CancelView
+from makegood.tasks.context import CallLogger, DeadlineView, ToolContext, log
+from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sync_client
+from makegood.spawn import spawn
+from makegood.tasks.threads import SyncPool
+from makegood.tasks.tool import Tool
+
+
+async def settle(work: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
+    """Await work and give what it raised as a value, so that SystemExit ends a run and not the loop."""
+    try:
+        return True, await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return False, error
+
+
+class TaskRunning:
+    """Work as a task of the loop whose end is a value; `stop()` cancels it, again each time it is called."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self.done: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
+        self._task = spawn(settle(work), name=name)
+        self._task.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """Cancel the task."""
+        self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[tuple[bool, Any]]) -> None:
+        if not self.done.done():
+            self.done.set_result((False, asyncio.CancelledError()) if task.cancelled() else task.result())
+
+
+class TaskBody(TaskRunning):
+    """An async tool."""
+
+    def __init__(
+        self,
+        tool: Tool[Any, Any],
+        facts: CallFacts,
+        where: Mapping[str, Any],
+        pool: AttemptHttp,
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self._view = CancelView()
+        self._log = CallLogger(log, dict(where))
+        context = make_context(facts, where, self._view, self._log, lambda: async_client(pool, facts))
+        super().__init__(tool.fn(context, **kwargs), f"tool-{tool.name}")
+
+    def stop(self) -> None:
+        """Tell the tool and cancel its task."""
+        self._view.set()
+        super().stop()
+
+    def _ended(self, task: asyncio.Task[tuple[bool, Any]]) -> None:
+        self._log.over = True
+        super()._ended(task)
+
+
+class ThreadBody:
+    """A sync tool in a reserved slot of the pool."""
+
+    def __init__(
+        self,
+        tool: Tool[Any, Any],
+        facts: CallFacts,
+        where: Mapping[str, Any],
+        pool: AttemptHttp,
+        kwargs: Mapping[str, Any],
+        threads: SyncPool,
+    ) -> None:
+        self._view = CancelView()
+        self._threads = threads
+        self._stops = 0
+        self._log = CallLogger(log, dict(where))
+        self._bridge = Bridge(pool, facts, asyncio.get_running_loop())
+        context = make_context(facts, where, self._view, self._log, lambda: sync_client(self._bridge))
+        self.done = threads.run(lambda: tool.fn(context, **kwargs))
+        self.done.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """Tell the tool and cut its requests; from the second time on its thread counts as stuck."""
+        self._view.set()
+        self._bridge.abort()
+        self._stops += 1
+        if self._stops > 1:
+            self._threads.mark_stuck(self.done)
+
+    def _ended(self, done: asyncio.Future[Any]) -> None:
+        self._log.over = True
+
+
+def make_context(
+    facts: CallFacts,
+    where: Mapping[str, Any],
+    view: CancelView,
+    call_log: CallLogger,
+    open_http: Callable[[], Any],
+) -> ToolContext:
+    """The context of one try."""
+    return ToolContext(
+        run_id=facts.run_id,
+        attempt=where["attempt"],
+        step=where["step"],
+        call_key=where["call_key"],
+        idempotency_key=facts.idempotency_key,
+        deadline=DeadlineView(facts.deadline, facts.monotonic),
+        cancelled=view,
+        log=call_log,
+        _open_http=open_http,
+    )

@@ -1,0 +1,87 @@
+"""What happens in a worker process before its first message and after its last one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from makegood.errors import MakegoodError
+from makegood.settings import Settings
+from makegood.store.ops.catalog import set_aside
+from makegood.tasks.loading import load_agents
+from makegood.tasks.wakeup import RUNS_QUEUE
+from makegood.workers import consumer
+from makegood.workers.runtime import Runtime
+
+log = logging.getLogger("makegood.worker")
+
+
+class Boot:
+    """Builds the process's runtime when Celery starts, and takes it down."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._runtime: Runtime | None = None
+        self._ready_fd: int | None = None
+
+    def announce_on(self, fd: int | None) -> None:
+        """The file descriptor on which the supervisor waits for a line once the process consumes."""
+        self._ready_fd = fd
+
+    def runtime(self) -> Runtime:
+        """The runtime; raises when the process has not started."""
+        if self._runtime is None:
+            raise MakegoodError("The worker has not started; run this task in a makegood worker.")
+        return self._runtime
+
+    def start(self, queues: Sequence[str]) -> None:
+        """Load the agents, connect, publish what is served. A mistake ends the process with one sentence."""
+        try:
+            serves_runs = not queues or RUNS_QUEUE in queues
+            agents = load_agents(",".join(self._settings.agents)) if serves_runs else {}
+            for tool in (tool for agent in agents.values() for tool in agent.tools.values()):
+                tool.check_masking(self._settings.secret_fields)
+            self._runtime = Runtime(self._settings, agents, on_recycle=recycle)
+            self._runtime.start()
+        except MakegoodError as error:
+            print(str(error), file=sys.stderr, flush=True)
+            os._exit(exit_code(error))
+        runtime = self._runtime
+        consumer.aside.append(lambda reason, raw: runtime.do(set_aside(reason, raw)))
+        signal.signal(signal.SIGUSR1, lambda *_: runtime.dispose())
+
+    def ready(self) -> None:
+        """The process consumes."""
+        self.runtime().mark_ready()
+        if self._ready_fd is not None:
+            os.write(self._ready_fd, b"ready\n")
+            os.close(self._ready_fd)
+            self._ready_fd = None
+
+    def drain(self) -> None:
+        """Take nothing new; attempts stop at their next step boundary."""
+        if self._runtime is not None:
+            self._runtime.drain()
+
+    def stop(self) -> None:
+        """Close everything. Threads that hang in a tool end with the process."""
+        if self._runtime is None:
+            return
+        self._runtime.stop()
+        if self._runtime.has_stuck_threads:
+            logging.shutdown()
+            os._exit(0)
+
+
+def recycle() -> None:
+    """End this process in order, because it holds as many stuck threads as its pool has."""
+    log.error("as many threads hang in tools as the pool has; this process drains and ends")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def exit_code(error: MakegoodError) -> int:
+    """Exit code of a failed start (OPERATIONS, "Command line")."""
+    return 8 if isinstance(error, ConnectionError) else 2

@@ -1,0 +1,77 @@
+"""What a worker process does beside its runs: each duty a file with one `run_once`, repeated at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from makegood.errors import MakegoodError
+from makegood.spawn import spawn
+from makegood.workers.duties import cancels, expired, parked, republish
+
+if TYPE_CHECKING:
+    from makegood.workers.runtime import Runtime
+
+log = logging.getLogger("makegood.worker")
+
+CANCEL_POLL_S = 0.1
+"""A cancel reaches a running worker within twice this."""
+
+SWEEP_S = 1.0
+REPUBLISH_S = 5.0
+LATENCY_S = 5.0
+LAG_S = 0.1
+
+
+class Maintenance:
+    """Repeats the duties of one process until it is stopped."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin every duty."""
+        env, runtime = self._runtime.env, self._runtime
+        duties: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
+            ("cancels", CANCEL_POLL_S, lambda: cancels.run_once(env.store, runtime.attempts)),
+            ("breakers", SWEEP_S, env.breakers.refresh),
+            ("latencies", LATENCY_S, env.latencies.refresh),
+            ("parked", SWEEP_S, lambda: parked.run_once(env.store, env.publish)),
+            ("expired", SWEEP_S, lambda: expired.run_once(env.store)),
+            ("republish", REPUBLISH_S, lambda: republish.run_once(env.store, runtime.publisher, list(runtime.agents))),
+            ("liveness", SWEEP_S, self._touch),
+        ]
+        self._tasks = [spawn(self._repeat(name, pause_s, duty), name=f"duty-{name}") for name, pause_s, duty in duties]
+        self._tasks.append(spawn(self._measure_lag(), name="duty-lag"))
+
+    async def stop(self) -> None:
+        """End every duty."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(self, name: str, pause_s: float, duty: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await duty()
+            except MakegoodError as error:
+                log.warning("%s: %s", name, error)
+            except Exception:
+                log.exception("duty %s failed; it goes on", name)
+            await asyncio.sleep(pause_s)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            await asyncio.sleep(LAG_S)
+            self._runtime.lag_s = max(0.0, time.monotonic() - began_s - LAG_S)
+
+    async def _touch(self) -> None:
+        path = self._runtime.settings.liveness_file
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()

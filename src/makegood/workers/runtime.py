@@ -1,0 +1,246 @@
+"""A worker process: one event loop in its own thread, on which every attempt of the process runs.
+
+Celery's threads hand a wake-up to the loop and wait; the slot is free again when the run has ended, was let go
+of, or only hangs in a tool that does not stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from makegood.errors import BrokerUnreachable, MakegoodError, StaleFence
+from makegood.settings import Settings, mask_url
+from makegood.spawn import spawn
+from makegood.store import keys
+from makegood.store.async_store import AsyncStore
+from makegood.store.connect import open_async
+from makegood.store.ops import catalog, runs
+from makegood.store.scripts import Op
+from makegood.store.states import State
+from makegood.tasks.agent import Agent
+from makegood.tasks.breakers import BreakerBoard
+from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.env import Env
+from makegood.tasks.engine.run import execute, open_attempt
+from makegood.tasks.flows import Flow, run_async
+from makegood.tasks.latencies import LatencyBoard
+from makegood.tasks.model.adapter import ModelAdapter
+from makegood.tasks.threads import SyncPool
+from makegood.tasks.wakeup import Publisher
+from makegood.workers.maintenance import Maintenance
+
+T = TypeVar("T")
+log = logging.getLogger("makegood.worker")
+
+STORE_RETRIES = 40
+"""A worker waits out a store that is away for about half a minute before an operation fails."""
+
+BEFORE_GRACE_ENDS_S = 2.0
+"""So long before the grace ends bodies are cancelled and outcomes written (DESIGN invariant 11)."""
+
+LAST_WORDS_S = 1.0
+"""After that, how long hung work may still take before its process gives up on it."""
+
+
+class Runtime:
+    """The process's loop and everything on it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        agents: Mapping[str, Agent],
+        *,
+        adapter: Callable[[], ModelAdapter] | None = None,
+        on_recycle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings, self.agents = settings, agents
+        self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
+        self.attempts: dict[str, Attempt] = {}
+        self.lag_s = 0.0
+        self.claimed_at_s = time.monotonic()
+        self._make_adapter = adapter or litellm_adapter
+        self._on_recycle = on_recycle
+        self._running: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="makegood-loop", daemon=True)
+        self._maintenance: Maintenance | None = None
+        self.env: Env
+
+    # --- from other threads -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the loop, connect, publish what is served. Raises StoreUnreachable and the like."""
+        self._thread.start()
+        self._wait(self._open())
+
+    def perform(self, hint: object) -> None:
+        """Handle one wake-up; returns when its slot is free again."""
+        if not isinstance(hint, str) or not keys.is_run_id(hint):
+            self.do(catalog.set_aside("The wake-up names no run.", repr(hint).encode()[:1000]))
+            return
+        self._wait(self._work(hint))
+
+    def do(self, op: Op[T]) -> T:
+        """Execute a store operation."""
+        return self._wait(self.env.store.do(op))
+
+    def run_flow(self, flow: Flow[T]) -> T:
+        """Run store work that is written as a flow."""
+        return self._wait(run_async(self.env.store, flow))
+
+    def mark_ready(self) -> None:
+        """The process consumes: touch the liveness file from now on."""
+        self._loop.call_soon_threadsafe(self._begin_maintenance)
+
+    def drain(self) -> None:
+        """Take nothing new; attempts stop at their next step boundary, or when the grace ends. Signal-safe."""
+        self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def dispose(self) -> None:
+        """Stop every body now and let go of all runs. Signal-safe."""
+        self._loop.call_soon_threadsafe(lambda: self._running.add(spawn(self._dispose(), name="dispose")))
+
+    def stop(self) -> None:
+        """Close everything; called when no wake-up is being handled any more."""
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        self.publisher.close()
+
+    @property
+    def has_stuck_threads(self) -> bool:
+        """Whether threads hang in tools that did not stop."""
+        return self.env.threads.stuck > 0
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # --- on the loop --------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        store = AsyncStore(self.settings.redis_url, client=open_async(self.settings.redis_url, STORE_RETRIES))
+        breakers, latencies = BreakerBoard(store), LatencyBoard(store)
+        threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_recycle)
+        self.env = Env(
+            store=store,
+            adapter=self._make_adapter(),
+            threads=threads,
+            breakers=breakers,
+            latencies=latencies,
+            agents=self.agents,
+            worker=self.worker,
+            publish=self._publish,
+            report_bug=report_bug,
+            secret_fields=self.settings.secret_fields,
+        )
+        await breakers.refresh()
+        if self.agents:
+            await store.do(catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()}))
+            await self.env.adapter.warm_up()
+
+    def _begin_maintenance(self) -> None:
+        if self._maintenance is None:
+            self._maintenance = Maintenance(self)
+            self._maintenance.start()
+
+    async def _work(self, hint: str) -> None:
+        """Claim and execute one run of the hint's shard, unless this process takes nothing."""
+        if self.takes_nothing:
+            await self._publish(hint)
+            await asyncio.sleep(1.0)  # the message may come straight back
+            return
+        nonce = secrets.token_hex(8)
+        op = runs.claim_run(
+            shard_prefix=keys.prefix_of(hint), nonce=nonce, worker=self.worker, agents=list(self.agents)
+        )
+        claim = await self.env.store.do(op)
+        if claim is None:
+            return
+        self.claimed_at_s = time.monotonic()
+        await self._execute(claim)
+
+    async def _execute(self, claim: runs.Claim) -> None:
+        try:
+            attempt = await open_attempt(self.env, claim)
+        except Exception as error:
+            await self._give_up(claim, error)
+            return
+        self.attempts[claim.run_id] = attempt
+        task = spawn(execute(attempt), name=f"run-{claim.run_id}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: self.attempts.pop(claim.run_id, None))
+        hangs = spawn(attempt.on_stopping.wait(), name="stopping")
+        await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
+        hangs.cancel()
+
+    async def _give_up(self, claim: runs.Claim, error: Exception) -> None:
+        """A record that cannot be opened ends as failed, not the worker."""
+        report_bug(error, {"run_id": claim.run_id})
+        message = f"The run's record cannot be read: {type(error).__name__}: {error}"[:500]
+        op = runs.end_run(
+            run_id=claim.run_id, fence=claim.fence, op=f"{claim.fence}/open", state=State.FAILED, code="BUG", message=message
+        )
+        with contextlib.suppress(StaleFence):
+            await self.env.store.do(op)
+
+    async def _publish(self, run_id: str) -> None:
+        try:
+            await asyncio.to_thread(self.publisher.wake, run_id)
+        except BrokerUnreachable as error:
+            log.warning("%s", error)
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether this process claims no further run: it shuts down, its loop lags, or its threads hang."""
+        lags = self.lag_s * 1000 > self.settings.loop_lag_ms
+        return self.env.draining.is_set() or self.env.threads.exhausted or lags
+
+    def _begin_drain(self) -> None:
+        if self.env.draining.is_set():
+            return
+        self.env.draining.set()
+        log.info("draining: %d runs stop at their next step boundary", len(self.attempts))
+        grace_s = max(0.0, self.settings.grace_s - BEFORE_GRACE_ENDS_S)
+        self._loop.call_later(grace_s, lambda: self._running.add(spawn(self._dispose(), name="dispose")))
+
+    async def _dispose(self) -> None:
+        self.env.draining.set()
+        for attempt in list(self.attempts.values()):
+            attempt.cancel.ask("disposed")
+        await asyncio.sleep(LAST_WORDS_S)
+        self.env.abandon.set()
+
+    async def _close(self) -> None:
+        if self._maintenance is not None:
+            await self._maintenance.stop()
+        executing = [task for task in self._running if (task.get_name() or "").startswith("makegood-run-")]
+        if executing:
+            await self._dispose()
+            await asyncio.wait(executing, timeout=5)
+        self.env.threads.close()
+        await self.env.adapter.aclose()
+        with contextlib.suppress(MakegoodError):
+            await self.env.store.aclose()
+
+
+def litellm_adapter() -> ModelAdapter:
+    """The adapter that workers use."""
+    from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
+
+    return LiteLLMAdapter()
+
+
+def report_bug(error: BaseException, tags: Mapping[str, Any]) -> None:
+    """Log an unexpected exception; Sentry's logging integration picks it up when it is configured."""
+    log.error("unexpected %s in %s", type(error).__name__, dict(tags), exc_info=error)

@@ -1,0 +1,5 @@
+"""Fixtures and options for all tests; see tests/support/."""
+
+from __future__ import annotations
+
+pytest_plugins = ["pytester", "support.contract_report", "support.servers"]
