@@ -21,6 +21,9 @@ from makegood.store.scripts import Op, load_script, script_names, wire
 
 T = TypeVar("T")
 
+RELOADS = 3
+"""How often one pipeline loads the scripts anew; a server that forgets them again in between is a rarity."""
+
 BATCH = 256
 """Operations in one pipeline at the most, so that one batch never holds the server for long."""
 
@@ -68,8 +71,11 @@ class AsyncStore:
                 self._fail(batch, unreachable(self.url, error))
             except RedisError as error:
                 self._fail(batch, refused(self.url, error))
+            except Exception as error:
+                self._fail(batch, error)
             except BaseException as error:
-                self._fail(batch, error if isinstance(error, Exception) else unreachable(self.url, error))
+                left, self._waiting = self._waiting, []
+                self._fail([*batch, *left], unreachable(self.url, error))
                 raise
             else:
                 for (op, future), reply in zip(batch, replies, strict=True):
@@ -77,11 +83,12 @@ class AsyncStore:
 
     async def _send(self, ops: Sequence[Op[Any]]) -> list[Any]:
         replies = await self._pipeline(ops)
-        for index, reply in enumerate(replies):
-            if isinstance(reply, NoScriptError):
-                await self._load_scripts()
-                replies[index:] = await self._pipeline(ops[index:])
+        for _ in range(RELOADS):
+            unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if not unknown:
                 break
+            await self._load_scripts()
+            replies[unknown[0] :] = await self._pipeline(ops[unknown[0] :])
         return replies
 
     async def _pipeline(self, ops: Sequence[Op[Any]]) -> list[Any]:

@@ -9,7 +9,7 @@ import redis.asyncio as redis_async
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -36,17 +36,22 @@ def unreachable(url: str, error: BaseException) -> StoreUnreachable:
 
 def refused(url: str, error: RedisError) -> MakegoodError:
     """The error for a server that answers, but not with what was asked."""
-    why = str(error).splitlines()[0][:300]
+    why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+    if isinstance(error, OutOfMemoryError):
+        return MakegoodError(
+            f"The state store at {mask_url(url)} is full (its maxmemory is reached), so the operation was refused and "
+            "nothing of it was written; raise maxmemory or add memory."
+        )
     return MakegoodError(f"The state store at {mask_url(url)} refused the operation: {why}")
 
 
-def options(retries: int, *, asynchronous: bool) -> dict[str, Any]:
+def options(retries: int, reply_s: float, *, asynchronous: bool) -> dict[str, Any]:
     """Common keyword arguments of both clients."""
     backoff = ExponentialBackoff(cap=1.0, base=0.05)
     kind: Any = AsyncRetry if asynchronous else Retry
     return {
-        "socket_timeout": REPLY_S,
-        "socket_connect_timeout": CONNECT_S,
+        "socket_timeout": reply_s,
+        "socket_connect_timeout": min(CONNECT_S, reply_s),
         "socket_keepalive": True,
         "health_check_interval": 30,
         "decode_responses": False,
@@ -54,10 +59,10 @@ def options(retries: int, *, asynchronous: bool) -> dict[str, Any]:
     }
 
 
-def open_sync(url: str, retries: int = 3) -> redis.Redis:
+def open_sync(url: str, retries: int = 3, reply_s: float = REPLY_S) -> redis.Redis:
     """A blocking client; a bad URL raises MakegoodError with a sentence."""
     try:
-        return redis.Redis.from_url(url, **_for(url, options(retries, asynchronous=False)))
+        return redis.Redis.from_url(url, **_for(url, options(retries, reply_s, asynchronous=False)))
     except ValueError as error:
         raise _bad_url(url, error) from None
 
@@ -65,7 +70,7 @@ def open_sync(url: str, retries: int = 3) -> redis.Redis:
 def open_async(url: str, retries: int = 3) -> redis_async.Redis:
     """An asyncio client; a bad URL raises MakegoodError with a sentence."""
     try:
-        return redis_async.Redis.from_url(url, **_for(url, options(retries, asynchronous=True)))
+        return redis_async.Redis.from_url(url, **_for(url, options(retries, REPLY_S, asynchronous=True)))
     except ValueError as error:
         raise _bad_url(url, error) from None
 

@@ -59,7 +59,12 @@ def script_names() -> list[str]:
 
 
 def wire(op: Op[Any]) -> tuple[Arg, ...]:
-    """The command of an operation as redis-py's execute_command takes it."""
+    """The command of an operation as redis-py's execute_command takes it.
+
+    Text that has no UTF-8 form (a lone surrogate in a message of the system) is escaped: it must not make the whole
+    pipeline, which carries the operations of other runs, impossible to send.
+    """
+    args = [arg.encode(errors="backslashreplace") if isinstance(arg, str) else arg for arg in op.args]
     if op.script is None:
-        return op.args
-    return ("EVALSHA", load_script(op.script).sha, len(op.keys), *op.keys, *op.args)
+        return tuple(args)
+    return ("EVALSHA", load_script(op.script).sha, len(op.keys), *op.keys, *args)

@@ -57,6 +57,7 @@ class CallFacts:
     run_id: str
     idempotency_key: str
     deadline: Deadline
+    may_send: Callable[[], bool] = lambda: True
     monotonic: Callable[[], float] = field(default=time.monotonic)
 
 
@@ -71,6 +72,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         left_s = facts.deadline.left_s(facts.monotonic())
         if left_s <= 0:
             raise httpx.ConnectTimeout("The limit of the call is reached; nothing was sent.", request=request)
+        if not facts.may_send():
+            raise httpx.ConnectError("The worker's lease is over; nothing was sent.", request=request)
         request.headers.setdefault("Idempotency-Key", facts.idempotency_key)
         request.headers.setdefault("X-Run-Id", facts.run_id)
         request.headers["X-Deadline-Ms"] = str(max(1, int(left_s * 1000)))

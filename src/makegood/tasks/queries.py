@@ -136,7 +136,7 @@ def load_state(run_id: str) -> Flow[State]:
     return State(state)
 
 
-def check_run_id(run_id: str) -> None:
+def check_run_id(run_id: object) -> None:
     """Refuse what is no run id before it becomes part of a key."""
     if not isinstance(run_id, str) or not keys.is_run_id(run_id):
         raise RunNotFound(f"{str(run_id)[:80]!r} is no run id; they look like 07-01k9… and are printed by enqueue.")
@@ -149,7 +149,7 @@ def result_of(record: Mapping[str, str]) -> Result:
         return int(record.get(name) or 0)
 
     code = record.get("error_code") or None
-    cost = record.get("cost_usd")
+    cost = record.get("cost_usd") or None
     return Result.from_dict(
         {
             "run_id": record["id"],

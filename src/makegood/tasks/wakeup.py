@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 RUNS_QUEUE = "makegood.runs"
 CLEANUP_QUEUE = "makegood.cleanup"
+QUARANTINE_QUEUE = "makegood.quarantine"
 WAKE_TASK = "makegood.wake"
 RUN_TASK = "makegood.run"
 

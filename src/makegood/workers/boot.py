@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ from makegood.errors import MakegoodError
 from makegood.settings import Settings
 from makegood.store.ops.catalog import set_aside
 from makegood.tasks.loading import load_agents
-from makegood.tasks.wakeup import RUNS_QUEUE
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE
 from makegood.workers import consumer
 from makegood.workers.runtime import Runtime
 
@@ -25,11 +26,12 @@ class Boot:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._runtime: Runtime | None = None
-        self._ready_fd: int | None = None
+        self._pulse_fd: int | None = None
+        self._boot_id: str | None = None
 
-    def announce_on(self, fd: int | None) -> None:
-        """The file descriptor on which the supervisor waits for a line once the process consumes."""
-        self._ready_fd = fd
+    def supervised(self, pulse_fd: int, boot_id: str) -> None:
+        """The pipe on which the supervisor listens (`r` ready, `.` a heartbeat), and the id it gave this start."""
+        self._pulse_fd, self._boot_id = pulse_fd, boot_id
 
     def runtime(self) -> Runtime:
         """The runtime; raises when the process has not started."""
@@ -40,11 +42,18 @@ class Boot:
     def start(self, queues: Sequence[str]) -> None:
         """Load the agents, connect, publish what is served. A mistake ends the process with one sentence."""
         try:
-            serves_runs = not queues or RUNS_QUEUE in queues
+            serves_runs = not queues or RUNS_QUEUE in queues or QUARANTINE_QUEUE in queues
             agents = load_agents(",".join(self._settings.agents)) if serves_runs else {}
             for tool in (tool for agent in agents.values() for tool in agent.tools.values()):
                 tool.check_masking(self._settings.secret_fields)
-            self._runtime = Runtime(self._settings, agents, on_recycle=recycle)
+            self._runtime = Runtime(
+                self._settings,
+                agents,
+                on_recycle=recycle,
+                pulse=self._pulse,
+                boot_id=self._boot_id,
+                quarantine=QUARANTINE_QUEUE in queues,
+            )
             self._runtime.start()
         except MakegoodError as error:
             print(str(error), file=sys.stderr, flush=True)
@@ -55,11 +64,15 @@ class Boot:
 
     def ready(self) -> None:
         """The process consumes."""
-        self.runtime().mark_ready()
-        if self._ready_fd is not None:
-            os.write(self._ready_fd, b"ready\n")
-            os.close(self._ready_fd)
-            self._ready_fd = None
+        self._say(b"r")
+
+    def _pulse(self) -> None:
+        self._say(b".")
+
+    def _say(self, word: bytes) -> None:
+        if self._pulse_fd is not None:
+            with contextlib.suppress(OSError):  # the supervisor is gone; this process follows it
+                os.write(self._pulse_fd, word)
 
     def drain(self) -> None:
         """Take nothing new; attempts stop at their next step boundary."""

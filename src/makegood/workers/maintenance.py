@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from makegood.errors import MakegoodError
 from makegood.spawn import spawn
-from makegood.workers.duties import cancels, expired, parked, republish
+from makegood.store.ops.breakers import server_time
+from makegood.store.ops.leases import read_server
+from makegood.workers.duties import cancels, expired, leases, parked, republish
+from makegood.workers.watch import Watch, look, trusted
 
 if TYPE_CHECKING:
     from makegood.workers.runtime import Runtime
@@ -32,6 +35,7 @@ class Maintenance:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._tasks: list[asyncio.Task[None]] = []
+        self._watch = Watch()
 
     def start(self) -> None:
         """Begin every duty."""
@@ -41,8 +45,8 @@ class Maintenance:
             ("breakers", SWEEP_S, env.breakers.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
             ("parked", SWEEP_S, lambda: parked.run_once(env.store, env.publish)),
-            ("expired", SWEEP_S, lambda: expired.run_once(env.store)),
-            ("republish", REPUBLISH_S, lambda: republish.run_once(env.store, runtime.publisher, list(runtime.agents))),
+            ("time", SWEEP_S, self._end_by_time),
+            ("republish", REPUBLISH_S, self._republish),
             ("liveness", SWEEP_S, self._touch),
         ]
         self._tasks = [spawn(self._repeat(name, pause_s, duty), name=f"duty-{name}") for name, pause_s, duty in duties]
@@ -68,7 +72,24 @@ class Maintenance:
         while True:
             began_s = time.monotonic()
             await asyncio.sleep(LAG_S)
-            self._runtime.lag_s = max(0.0, time.monotonic() - began_s - LAG_S)
+            self._runtime.answered_s = time.monotonic()
+            self._runtime.lag_s = max(0.0, self._runtime.answered_s - began_s - LAG_S)
+
+    async def _republish(self) -> None:
+        runtime = self._runtime
+        await republish.run_once(
+            runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine
+        )
+
+    async def _end_by_time(self) -> None:
+        """Leases and expiry are acted upon only after the same server was watched for a full lease (invariant 5)."""
+        runtime, store = self._runtime, self._runtime.env.store
+        server, now_ms = await store.do_all([read_server(), server_time()])
+        identity = (server.run_id, server.replication_id)
+        self._watch = look(self._watch, identity, now_ms, time.monotonic())
+        if trusted(self._watch, runtime.settings.lease_s, time.monotonic()):
+            await leases.run_once(store, runtime.env.publish)
+            await expired.run_once(store)
 
     async def _touch(self) -> None:
         path = self._runtime.settings.liveness_file

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import gc
 import logging
+import secrets
 import sys
+import warnings
 
 from makegood.tasks.child import die_with_parent
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a Celery worker until it is told to stop."""
-    die_with_parent()
+    """`python -m makegood.workers.process --queue … --concurrency …`: a worker process without a supervisor."""
     parser = argparse.ArgumentParser(prog="makegood.workers.process")
     parser.add_argument("--queue", required=True)
     parser.add_argument("--concurrency", type=int, required=True)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--boot-id", default=secrets.token_hex(4))
     options = parser.parse_args(argv)
+    sys.exit(serve(options.queue, options.concurrency, options.ready_fd, options.boot_id))
+
+
+def serve(queue: str, concurrency: int, pulse_fd: int | None, boot_id: str) -> int:
+    """Run a Celery worker until it is told to stop; returns its exit code."""
+    die_with_parent()
+    from celery.platforms import SecurityWarning
 
     from makegood.workers.app import app, boot, settings
 
     set_up_logging(settings.log_level)
-    boot.announce_on(options.ready_fd)
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # JSON only: root can be told nothing it would run
+    if pulse_fd is not None:
+        boot.supervised(pulse_fd, boot_id)
     worker = app.Worker(
         pool_cls="threads",
-        concurrency=options.concurrency,
-        queues=[options.queue],
+        concurrency=concurrency,
+        queues=[queue],
         loglevel="WARNING",
         quiet=True,
         without_gossip=True,
@@ -33,7 +46,28 @@ def main(argv: list[str] | None = None) -> None:
         without_heartbeat=True,
     )
     worker.start()
-    sys.exit(worker.exitcode or 0)
+    return int(worker.exitcode or 0)
+
+
+def preload(*, model: bool) -> None:
+    """Import once what every process needs, so that a fork of this one is ready at once. Starts no thread."""
+    import celery.apps.worker
+    import celery.concurrency.thread
+    import kombu.transport.redis  # noqa: F401
+
+    import makegood.workers.boot  # noqa: F401
+
+    if model:
+        asyncio.run(_warm_up())
+    gc.freeze()
+
+
+async def _warm_up() -> None:
+    from makegood.workers.runtime import litellm_adapter
+
+    adapter = litellm_adapter()
+    await adapter.warm_up()
+    await adapter.aclose()
 
 
 def set_up_logging(level: str) -> None:

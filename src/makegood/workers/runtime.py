@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -20,10 +19,13 @@ from typing import Any, TypeVar
 from makegood.errors import BrokerUnreachable, MakegoodError, StaleFence
 from makegood.settings import Settings, mask_url
 from makegood.spawn import spawn
-from makegood.store import keys
+from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.connect import open_async
 from makegood.store.ops import catalog, runs
+from makegood.store.ops.breakers import server_time
+from makegood.store.ops.leases import Beat
+from makegood.store.ops.reads import read_record
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.tasks.agent import Agent
@@ -36,6 +38,7 @@ from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool
 from makegood.tasks.wakeup import Publisher
+from makegood.workers.heartbeat import Heartbeat
 from makegood.workers.maintenance import Maintenance
 
 T = TypeVar("T")
@@ -61,13 +64,20 @@ class Runtime:
         *,
         adapter: Callable[[], ModelAdapter] | None = None,
         on_recycle: Callable[[], None] = lambda: None,
+        pulse: Callable[[], None] = lambda: None,
+        boot_id: str | None = None,
+        quarantine: bool = False,
     ) -> None:
         self.settings, self.agents = settings, agents
-        self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.worker = worker_name(boot_id or secrets.token_hex(4))
+        self.quarantine = quarantine
         self.publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
         self.attempts: dict[str, Attempt] = {}
         self.lag_s = 0.0
-        self.claimed_at_s = time.monotonic()
+        self.answered_s = time.monotonic()
+        self._claiming = 0
+        self._found: set[str] = set()
+        self._pulse = pulse
         self._make_adapter = adapter or litellm_adapter
         self._on_recycle = on_recycle
         self._running: set[asyncio.Task[None]] = set()
@@ -75,6 +85,7 @@ class Runtime:
         self._thread = threading.Thread(target=self._loop.run_forever, name="makegood-loop", daemon=True)
         self._maintenance: Maintenance | None = None
         self.env: Env
+        self.heartbeat: Heartbeat
 
     # --- from other threads -------------------------------------------------------------------------------------
 
@@ -97,10 +108,6 @@ class Runtime:
     def run_flow(self, flow: Flow[T]) -> T:
         """Run store work that is written as a flow."""
         return self._wait(run_async(self.env.store, flow))
-
-    def mark_ready(self) -> None:
-        """The process consumes: touch the liveness file from now on."""
-        self._loop.call_soon_threadsafe(self._begin_maintenance)
 
     def drain(self) -> None:
         """Take nothing new; attempts stop at their next step boundary, or when the grace ends. Signal-safe."""
@@ -130,6 +137,7 @@ class Runtime:
     async def _open(self) -> None:
         store = AsyncStore(self.settings.redis_url, client=open_async(self.settings.redis_url, STORE_RETRIES))
         breakers, latencies = BreakerBoard(store), LatencyBoard(store)
+        self.heartbeat = self._make_heartbeat()
         threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_recycle)
         self.env = Env(
             store=store,
@@ -141,17 +149,58 @@ class Runtime:
             worker=self.worker,
             publish=self._publish,
             report_bug=report_bug,
+            quarantine=self.quarantine,
+            may_act=self.heartbeat.valid,
             secret_fields=self.settings.secret_fields,
         )
         await breakers.refresh()
         if self.agents:
             await store.do(catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()}))
             await self.env.adapter.warm_up()
+        self.answered_s = time.monotonic()
+        self._maintenance = Maintenance(self)
+        self._maintenance.start()
+        self.heartbeat.start()
 
-    def _begin_maintenance(self) -> None:
-        if self._maintenance is None:
-            self._maintenance = Maintenance(self)
-            self._maintenance.start()
+    def _make_heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            self.settings.redis_url,
+            self.worker,
+            self.settings.lease_s,
+            self.settings.loop_stall_s,
+            held=lambda: list(self.attempts),
+            loop_answered_s=lambda: self.answered_s,
+            on_beat=lambda beats: self._from_thread(lambda: self._heard(beats)),
+            pulse=self._pulse,
+        )
+
+    def _from_thread(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._loop.call_soon_threadsafe(work)
+
+    def _heard(self, beats: list[Beat]) -> None:
+        """Stop work that is someone else's; take up runs whose claim this process never heard of."""
+        found: set[str] = set()
+        for beat in beats:
+            for run_id in beat.lost:
+                if run_id in self.attempts:
+                    log.warning("run %s is executed by another worker; this one stops its own work on it", run_id)
+                    self.attempts[run_id].cancel.ask("disposed")
+            found.update(run_id for run_id in beat.found if run_id not in self.attempts)
+        if self._claiming == 0:
+            for run_id in found & self._found:
+                self._running.add(spawn(self._adopt(run_id), name=f"adopt-{run_id}"))
+        self._found = found
+
+    async def _adopt(self, run_id: str) -> None:
+        """A claim whose reply was lost: the store says that this process holds the run, so it executes it."""
+        fields, now_ms = await self.env.store.do_all([read_record(run_id), server_time()])
+        if run_id in self.attempts or fields.get("worker") != self.worker.encode():
+            return
+        log.warning("run %s was claimed by this process, which never heard of it; it is executed now", run_id)
+        attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
+        if attempt is not None:
+            await self._execute(attempt)
 
     async def _work(self, hint: str) -> None:
         """Claim and execute one run of the hint's shard, unless this process takes nothing."""
@@ -159,27 +208,42 @@ class Runtime:
             await self._publish(hint)
             await asyncio.sleep(1.0)  # the message may come straight back
             return
-        nonce = secrets.token_hex(8)
         op = runs.claim_run(
-            shard_prefix=keys.prefix_of(hint), nonce=nonce, worker=self.worker, agents=list(self.agents)
+            shard_prefix=keys.prefix_of(hint),
+            nonce=secrets.token_hex(8),
+            worker=self.worker,
+            agents=list(self.agents),
+            lease_ms=round(self.settings.lease_s * 1000),
+            quarantine=self.quarantine,
         )
-        claim = await self.env.store.do(op)
-        if claim is None:
-            return
-        self.claimed_at_s = time.monotonic()
-        await self._execute(claim)
+        faults.point("before_claim")
+        self._claiming += 1  # until it is among the attempts, a heartbeat must not take it for a lost claim
+        try:
+            claim = await self.env.store.do(op)
+            if claim is None:
+                return
+            faults.point("after_claim")
+            attempt = await self._open_attempt(claim)
+        finally:
+            self._claiming -= 1
+        if attempt is not None:
+            await self._execute(attempt)
 
-    async def _execute(self, claim: runs.Claim) -> None:
+    async def _open_attempt(self, claim: runs.Claim) -> Attempt | None:
         try:
             attempt = await open_attempt(self.env, claim)
         except Exception as error:
             await self._give_up(claim, error)
-            return
+            return None
         self.attempts[claim.run_id] = attempt
-        task = spawn(execute(attempt), name=f"run-{claim.run_id}")
+        return attempt
+
+    async def _execute(self, attempt: Attempt) -> None:
+        run_id = attempt.run_id
+        task = spawn(execute(attempt), name=f"run-{run_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda _: self.attempts.pop(claim.run_id, None))
+        task.add_done_callback(lambda _: self.attempts.pop(run_id, None))
         hangs = spawn(attempt.on_stopping.wait(), name="stopping")
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         hangs.cancel()
@@ -204,7 +268,8 @@ class Runtime:
     def takes_nothing(self) -> bool:
         """Whether this process claims no further run: it shuts down, its loop lags, or its threads hang."""
         lags = self.lag_s * 1000 > self.settings.loop_lag_ms
-        return self.env.draining.is_set() or self.env.threads.exhausted or lags
+        full = self.env.threads.exhausted
+        return self.env.draining.is_set() or full or lags or not self.env.may_act()
 
     def _begin_drain(self) -> None:
         if self.env.draining.is_set():
@@ -228,10 +293,16 @@ class Runtime:
         if executing:
             await self._dispose()
             await asyncio.wait(executing, timeout=5)
+        await asyncio.to_thread(self.heartbeat.stop)
         self.env.threads.close()
         await self.env.adapter.aclose()
         with contextlib.suppress(MakegoodError):
             await self.env.store.aclose()
+
+
+def worker_name(boot_id: str) -> str:
+    """Name of a worker process: its host and the id of its start."""
+    return f"{socket.gethostname()}-{boot_id}"
 
 
 def litellm_adapter() -> ModelAdapter:

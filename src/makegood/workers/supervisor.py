@@ -1,4 +1,8 @@
-"""`makegood worker`: a small parent that starts the Celery processes, restarts them, and ends them in order."""
+"""`makegood worker`: a parent that starts the Celery processes, watches and restarts them, and reports their ends.
+
+It imports the libraries once and forks, so a restart is ready at once. A process that has ended is reported only
+when its whole group is killed and reaped (DESIGN invariant 11). The parent has no threads.
+"""
 
 from __future__ import annotations
 
@@ -6,50 +10,44 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from makegood.errors import MakegoodError
+from makegood.settings import Settings
+from makegood.tasks.wakeup import QUARANTINE_QUEUE
+from makegood.workers.children import Child, Slot, start_child
+from makegood.workers.obituary import Obituary, report, waiting_suspects
+from makegood.workers.runtime import worker_name
 
 RESTART_MIN_S = 0.5
 RESTART_MAX_S = 30.0
 STABLE_S = 60.0
 """A process that lived this long is restarted without delay."""
 
-TICK_S = 0.2
+TICK_S = 0.5
+REPORT_AGAIN_S = 1.0
+START_S = 120.0
+"""A process that does not consume after this long is killed and started again."""
+
 USAGE, UNREACHABLE = 2, 8
 """Exit codes with which a process says that starting it again cannot help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One process to keep alive: its queue and how many runs it takes at once."""
-
-    queue: str
-    concurrency: int
-
-
-@dataclass(slots=True)
-class Child:
-    """A started process and what the supervisor knows of it."""
-
-    slot: Slot
-    process: subprocess.Popen[bytes]
-    ready_fd: int
-    started_s: float = field(default_factory=time.monotonic)
-    ready: bool = False
 
 
 class Supervisor:
     """Keeps one process per slot. `run()` returns the exit code once everything has ended."""
 
-    def __init__(self, slots: Sequence[Slot], *, env: Mapping[str, str], grace_s: float, announce: str) -> None:
-        self._slots, self._env, self._grace_s, self._announce = list(slots), dict(env), grace_s, announce
+    def __init__(
+        self, slots: Sequence[Slot], settings: Settings, *, env: Mapping[str, str], announce: str
+    ) -> None:
+        self._slots, self._settings, self._env, self._announce = list(slots), settings, dict(env), announce
         self._children: list[Child] = []
         self._due: list[tuple[float, Slot]] = []
+        self._reports: list[tuple[float, Obituary]] = []
         self._failures: dict[Slot, int] = {}
-        self._stops = 0
+        self._stops = self._stops_sent = 0
+        self._stop_at_s = float("inf")
         self._announced = False
         self._code = 0
         self._selector = selectors.DefaultSelector()
@@ -57,79 +55,78 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the processes and keep them until SIGTERM or SIGINT."""
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, self._on_signal)
-        os.set_blocking(self._wake_w, False)
-        signal.set_wakeup_fd(self._wake_w)
-        self._selector.register(self._wake_r, selectors.EVENT_READ)
+        self._listen_for_signals()
         for slot in self._slots:
             self._start(slot)
-        stop_at_s = None
-        stops_sent = 0
+        if waiting_suspects(self._settings):
+            self._want_quarantine()
         while self._children or (self._due and not self._stops):
             self._listen()
             self._reap()
-            if self._stops > stops_sent:
-                stop_at_s = stop_at_s or time.monotonic() + self._grace_s
-                stops_sent = self._send_stop(stops_sent)
-            if stop_at_s is not None and time.monotonic() > stop_at_s + 1:
-                self._kill_all()
+            self._send_stops()
+            self._kill_silent()
+            self._send_reports()
             self._restart_due()
+        self._send_reports(last=True)
         signal.set_wakeup_fd(-1)
         return self._code
 
-    def _on_signal(self, *_: object) -> None:
+    # --- signals and pipes --------------------------------------------------------------------------------------
+
+    def _listen_for_signals(self) -> None:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._on_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to wake the selector
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        self._selector.register(self._wake_r, selectors.EVENT_READ)
+
+    def _on_stop(self, *_: object) -> None:
         self._stops += 1
-
-    def _send_stop(self, sent: int) -> int:
-        """First signal: drain. Second: stop bodies now, write what is known, let go of the runs."""
-        self._due.clear()
-        for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(signal.SIGTERM if sent == 0 else signal.SIGUSR1)
-        return sent + 1
-
-    def _start(self, slot: Slot) -> None:
-        read_fd, write_fd = os.pipe()
-        command = [sys.executable, "-m", "makegood.workers.process", "--queue", slot.queue]
-        command += ["--concurrency", str(slot.concurrency), "--ready-fd", str(write_fd)]
-        process = subprocess.Popen(
-            command, env=self._env, pass_fds=(write_fd,), start_new_session=True, stdin=subprocess.DEVNULL
-        )
-        os.close(write_fd)
-        child = Child(slot, process, read_fd)
-        self._children.append(child)
-        self._selector.register(read_fd, selectors.EVENT_READ, child)
 
     def _listen(self) -> None:
         for key, _ in self._selector.select(TICK_S):
-            if key.data is None:
-                os.read(self._wake_r, 1024)
-                continue
-            child: Child = key.data
-            said = os.read(child.ready_fd, 64)
+            with contextlib.suppress(BlockingIOError):
+                said = os.read(key.fd, 4096)
+                if key.data is not None:
+                    self._heard(key.data, said)
+
+    def _heard(self, child: Child, said: bytes) -> None:
+        child.heard_s = time.monotonic()
+        if not said:
             self._forget_pipe(child)
-            if said:
-                child.ready = True
-                self._announce_once()
+        if b"r" in said:
+            child.ready = True
+            self._announce_once()
 
     def _announce_once(self) -> None:
         ready = {child.slot for child in self._children if child.ready}
-        if not self._announced and all(child.ready for child in self._children) and ready == set(self._slots):
+        if not self._announced and ready >= set(self._slots):
             self._announced = True
             print(self._announce, file=sys.stderr, flush=True)
 
     def _forget_pipe(self, child: Child) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(child.ready_fd)
-            os.close(child.ready_fd)
+            self._selector.unregister(child.pulse_fd)
+            os.close(child.pulse_fd)
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _start(self, slot: Slot) -> None:
+        ours = [self._wake_r, self._wake_w, self._selector.fileno(), *(child.pulse_fd for child in self._children)]
+        child = start_child(slot, self._env, ours)
+        self._children.append(child)
+        self._selector.register(child.pulse_fd, selectors.EVENT_READ, child)
 
     def _reap(self) -> None:
-        for child in [each for each in self._children if each.process.poll() is not None]:
+        for child in [each for each in self._children if each.poll() is not None]:
+            child.kill_group()
             self._children.remove(child)
             self._forget_pipe(child)
-            kill_group(child.process.pid)
-            code = child.process.returncode
+            code = child.code or 0
+            died = code != 0 and not child.killed and not self._stops
+            self._reports.append((0.0, Obituary(worker_name(child.boot_id), died and child.ready)))
             if self._stops:
                 continue
             if not child.ready and not self._announced and code in (USAGE, UNREACHABLE):
@@ -142,27 +139,62 @@ class Supervisor:
         lived_s = time.monotonic() - child.started_s
         count = 0 if lived_s > STABLE_S else self._failures.get(child.slot, 0)
         self._failures[child.slot] = count + 1
-        wait_s = min(RESTART_MAX_S, RESTART_MIN_S * 2**count) if count else 0.0
-        print(
-            f"makegood worker: the process for {child.slot.queue} ended with code {code} after {lived_s:.0f} s; "
-            f"it starts again in {wait_s:g} s.",
-            file=sys.stderr,
-            flush=True,
+        wait_s = min(RESTART_MAX_S, RESTART_MIN_S * 2 ** (count - 1)) if count else 0.0
+        self._say(
+            f"the process for {child.slot.queue} ended with code {code} after {lived_s:.0f} s; it starts again in "
+            f"{wait_s:g} s."
         )
         self._due.append((time.monotonic() + wait_s, child.slot))
 
     def _restart_due(self) -> None:
         now_s = time.monotonic()
-        for entry in [each for each in self._due if each[0] <= now_s]:
+        for entry in [each for each in self._due if each[0] <= now_s and not self._stops]:
             self._due.remove(entry)
             self._start(entry[1])
 
-    def _kill_all(self) -> None:
+    def _kill_silent(self) -> None:
+        """A process that is silent for half a lease is killed and reaped before anybody takes over its runs."""
+        now_s = time.monotonic()
         for child in self._children:
-            kill_group(child.process.pid)
+            limit_s = self._settings.lease_s / 2 if child.ready else START_S
+            if now_s - child.heard_s > limit_s and not child.killed:
+                self._say(f"the process for {child.slot.queue} is silent for {limit_s:g} s; it is killed.")
+                child.killed = True
+                child.kill_group()
 
+    def _want_quarantine(self) -> None:
+        slot = Slot(QUARANTINE_QUEUE, 1)
+        if all(child.slot != slot for child in self._children) and all(due[1] != slot for due in self._due):
+            self._due.append((0.0, slot))
 
-def kill_group(pid: int) -> None:
-    """Kill a process and everything it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def _send_stops(self) -> None:
+        """First signal: drain. Second: stop bodies now and let go of the runs. Past the grace: kill."""
+        while self._stops_sent < min(self._stops, 2):
+            self._due.clear()
+            if self._stops_sent == 0:
+                self._stop_at_s = time.monotonic() + self._settings.grace_s + 1
+            for child in self._children:
+                child.signal(signal.SIGTERM if self._stops_sent == 0 else signal.SIGUSR1)
+            self._stops_sent += 1
+        if time.monotonic() > self._stop_at_s:
+            for child in self._children:
+                child.kill_group()
+
+    def _send_reports(self, *, last: bool = False) -> None:
+        now_s = time.monotonic()
+        for entry in [each for each in self._reports if each[0] <= now_s or last]:
+            self._reports.remove(entry)
+            try:
+                _, suspects = report(self._settings, entry[1])
+            except MakegoodError as error:
+                self._say(f"the end of a process could not be reported: {error}")
+                if not last:
+                    self._reports.append((time.monotonic() + REPORT_AGAIN_S, entry[1]))
+                continue
+            if suspects and not self._stops:
+                self._want_quarantine()
+
+    def _say(self, text: str) -> None:
+        print(f"makegood worker: {text}", file=sys.stderr, flush=True)

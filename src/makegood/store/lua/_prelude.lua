@@ -21,6 +21,21 @@ end
 
 local function run_key(id) return P .. 'run:' .. id end
 
+-- The runs that a worker holds in this shard; its lease covers them all.
+local function held_key(worker) return P .. 'held:' .. worker end
+
+local function let_go(id, worker)
+  if worker then redis.call('SREM', held_key(worker), id) end
+end
+
+-- Waiting runs of an agent in the order in which they are claimed; suspects wait apart (DESIGN invariant 10).
+local function queue_key(agent, suspect)
+  return P .. (suspect == '1' and 'suspects:' or 'queued:') .. agent
+end
+
+-- A run that was let go of or lost is claimed before those that never ran.
+local FIRST = 1e13
+
 local function emit(id, attempt, kind, step, call_key, data)
   redis.call('XADD', P .. 'e:' .. id, '*', 't', kind, 'a', attempt, 's', step, 'c', call_key, 'd', data)
 end
@@ -62,6 +77,19 @@ local function count_latencies(now, n, from)
   end
 end
 
+-- Operations that leave no row behind are remembered by their id, so that a repetition is known as one (DESIGN
+-- invariant 6). 256 is the longest pipeline, 15 minutes outlast every retry of the client.
+local function is_known(id, op)
+  return redis.call('ZSCORE', P .. 'o:' .. id, op)
+end
+
+local function remember(id, op, now)
+  local key = P .. 'o:' .. id
+  redis.call('ZADD', key, now, op)
+  redis.call('ZREMRANGEBYRANK', key, 0, -257)
+  redis.call('PEXPIRE', key, 900000)
+end
+
 local function count(name)
   redis.call('HINCRBY', P .. 'counters', name, 1)
 end
@@ -81,13 +109,15 @@ local function finish(id, from, to, code, message, now)
   redis.call('ZREM', P .. 'expires', id)
   redis.call('HDEL', P .. 'cancels', id)
   redis.call('HDEL', key, 'activity')
-  local f = redis.call('HMGET', key, 'agent', 'enqueued_at', 'attempt', 'crashes', 'fx_open', 'fx_unknown', 'counted')
+  local f = redis.call('HMGET', key, 'agent', 'enqueued_at', 'attempt', 'crashes', 'fx_open', 'fx_unknown', 'counted',
+    'worker', 'suspect')
   local agent, open = f[1], tonumber(f[5] or 0)
-  redis.call('ZREM', P .. 'queued:' .. agent, id)
+  redis.call('ZREM', queue_key(agent, f[9]), id)
+  let_go(id, f[8])
   local unknown = tonumber(f[6] or 0) + open
   move(id, agent, from, to, f[2])
   redis.call('HSET', key, 'ended_at', now, 'error_code', code, 'error_message', message,
-    'fx_open', 0, 'fx_unknown', unknown, 'counted', 1)
+    'fx_open', 0, 'fx_unknown', unknown, 'open_calls', 0, 'counted', 1)
   redis.call('ZADD', P .. 'retain', now, id)
   if not f[7] then
     count('runs_finished_total|' .. agent .. '|' .. to)

@@ -1,6 +1,6 @@
 -- STANDALONE
 -- How a try ended. Twin of tasks/rules/breaker.py `on_failure`, `on_success`, `on_neutral`; tested on one table.
--- KEYS: 1 hash of all breakers
+-- KEYS: 1 hash of all breakers, 2 the answer to this try's report, kept for 15 minutes: a repeat counts nothing twice
 -- ARGV: name, owner of the try, outcome (failure|success|neutral), failures that open, window ms, open for ms,
 --       now in ms ('' = server time; given by tests only)
 -- RETURNS: {packed state before, packed state after, now_ms}
@@ -11,6 +11,11 @@ local now = tonumber(ARGV[7])
 if not now then
   local t = redis.call('TIME')
   now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+local told = redis.call('GET', KEYS[2])
+if told then
+  local first, second, at = string.match(told, '^([^\n]*)\n([^\n]*)\n(.*)$')
+  return {first, second, tonumber(at)}
 end
 local before = redis.call('HGET', KEYS[1], name) or 'closed||0|0||0|0'
 local state, failures, opened, open_until, probe_owner, probe_until, held =
@@ -38,4 +43,5 @@ elseif outcome == 'neutral' and is_probe then
   after = table.concat({state, failures, opened, open_until, '', 0, held}, '|')
 end
 if after ~= before then redis.call('HSET', KEYS[1], name, after) end
+redis.call('SET', KEYS[2], before .. '\n' .. after .. '\n' .. now, 'PX', 900000)
 return {before, after, now}

@@ -1,10 +1,10 @@
 -- Claim the oldest due run of the shard that this worker serves; continued ones come first (their score is negative).
 -- The message's run id is only a hint of the shard (DESIGN invariant 12).
 -- KEYS: 1 prefix of the shard
--- ARGV: nonce of this claim, worker, agents served (list)
+-- ARGV: nonce of this claim, worker, lease ms, quarantine (1: suspects only), agents served (list)
 -- RETURNS: {1, run_id, now_ms, fields and values of the record…} | {NOTHING}; the same nonce gets the first answer
 -- EVENTS: run.claimed, and attempt.started or run.continued
-local nonce, worker = take(), take()
+local nonce, worker, lease, quarantine = take(), take(), take_n(), take()
 local n_agents, agents = take_list(1)
 local now = now_ms()
 
@@ -25,13 +25,13 @@ end
 -- The head of each served agent's queue; expired runs are left to the sweeper.
 local id, f, best
 for i = 1, n_agents do
-  local queue = P .. 'queued:' .. ARGV[agents + i]
+  local queue = queue_key(ARGV[agents + i], quarantine)
   local heads = redis.call('ZRANGE', queue, 0, 49, 'WITHSCORES')
   for h = 1, #heads, 2 do
     local score = tonumber(heads[h + 1])
     if best and score >= best then break end
     local c = redis.call('HMGET', run_key(heads[h]), 'agent', 'state', 'expires_at', 'attempt', 'fence_n', 'continued',
-      'enqueued_at', 'started_at')
+      'enqueued_at', 'started_at', 'released', 'lost_at')
     if c[2] == 'queued' and not (c[3] and tonumber(c[3]) <= now) then
       id, f, best = heads[h], c, score
       break
@@ -45,17 +45,27 @@ local attempt, continued = tonumber(f[4]), f[6] == '1'
 if not continued then
   attempt = attempt + 1
   redis.call('HSET', key, 'attempt', attempt, 'step', 0, 'ended_step', 0, 'l3_used_ms', 0, 'l2_used_ms', 0,
-    'sends', 0, 'continuations', 0)
+    'sends', 0, 'continuations', 0, 'open_calls', 0)
 end
 local fence = (tonumber(f[5]) + 1) .. ':' .. nonce
 redis.call('SET', P .. 'claim:' .. nonce, id, 'PX', 60000)
 redis.call('SET', P .. 'claimed_at', string.format('%.0f', now))
-redis.call('ZREM', P .. 'queued:' .. f[1], id)
+redis.call('ZREM', queue_key(f[1], quarantine), id)
+redis.call('SADD', held_key(worker), id)
+redis.call('ZADD', P .. 'lease', 'GT', now + lease, worker)
+redis.call('HSETNX', P .. 'beats', worker, now)
 redis.call('ZREM', P .. 'expires', id)
 move(id, f[1], 'queued', 'running', f[7])
 redis.call('HSET', key, 'fence', fence, 'fence_n', tonumber(f[5]) + 1, 'worker', worker, 'claimed_at', now, 'continued', 0)
-redis.call('HDEL', key, 'activity', 'expires_at')
+redis.call('HDEL', key, 'activity', 'expires_at', 'lost_at')
 if not f[8] then redis.call('HSET', key, 'started_at', now) end
 emit(id, attempt, 'run.claimed', '', '', '{"worker":"' .. worker .. '"}')
-emit(id, attempt, continued and 'run.continued' or 'attempt.started', '', '', '{}')
+if f[10] then
+  count('recoveries_total|' .. (continued and 'continued' or 'restarted'))
+end
+if continued then
+  emit(id, attempt, 'run.continued', '', '', '{"after":"' .. (f[9] or '') .. '"}')
+else
+  emit(id, attempt, 'attempt.started', '', '', '{}')
+end
 return answer(id)

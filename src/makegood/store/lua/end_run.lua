@@ -12,7 +12,7 @@ local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'end_op')
 if not f[1] then return {NOT_FOUND} end
-if f[4] == op then return {1, f[2]} end
+if f[4] == op then return {1, target} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if not ALLOWED[f[2] .. '>' .. target] or not TERMINAL[target] then return {BAD_STATE, f[2]} end
 

@@ -17,7 +17,7 @@ if key_digest ~= '' then
   if known then
     local f = redis.call('HMGET', run_key(known), 'input_digest', 'state')
     if f[1] ~= input_digest then return {KEY_CONFLICT, known, f[2]} end
-    count('runs_deduplicated_total|' .. agent)
+    if redis.call('SET', P .. 'dup:' .. id, known, 'NX', 'PX', 900000) then count('runs_deduplicated_total|' .. agent) end
     return {0, known, f[2]}
   end
 end
@@ -29,7 +29,7 @@ redis.call('HSET', run_key(id), 'id', id, 'agent', agent, 'session', session, 'k
   'ended_step', 0, 'version', 1, 'enqueued_at', now)
 redis.call('ZADD', P .. 'st:' .. agent .. ':queued', now, id)
 redis.call('SADD', P .. 'agents', agent)
-redis.call('ZADD', P .. 'queued:' .. agent, now, id)
+redis.call('ZADD', queue_key(agent), now, id)
 if expires_in ~= '' then
   redis.call('HSET', run_key(id), 'expires_at', now + tonumber(expires_in))
   redis.call('ZADD', P .. 'expires', now + tonumber(expires_in), id)

@@ -9,19 +9,19 @@ local n_latencies, latencies = take_list(3)
 local n_events, events = take_list(4)
 local key = run_key(id)
 
-local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'cancel', 'note_op', 'agent', 'enqueued_at')
+local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'cancel', 'agent', 'enqueued_at')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
 local now = now_ms()
-if f[5] == op then return {1, now, f[4] or ''} end
+if is_known(id, op) then return {1, now, f[4] or ''} end
+local stops = stopping == '1' and f[2] == 'running'
+if stops and not ALLOWED[f[2] .. '>stopping'] then return {BAD_STATE, f[2]} end
+
 if activity == '' then redis.call('HDEL', key, 'activity') else redis.call('HSET', key, 'activity', activity) end
 if sends ~= '' then redis.call('HSET', key, 'sends', sends) end
-redis.call('HSET', key, 'note_op', op)
-if stopping == '1' and f[2] == 'running' then
-  if not ALLOWED[f[2] .. '>stopping'] then return {BAD_STATE, f[2]} end
-  move(id, f[6], 'running', 'stopping', f[7])
-end
+remember(id, op, now)
+if stops then move(id, f[5], 'running', 'stopping', f[6]) end
 count_latencies(now, n_latencies, latencies)
 emit_all(id, f[3], n_events, events)
 return {1, now, f[4] or ''}

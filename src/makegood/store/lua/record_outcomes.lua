@@ -18,7 +18,7 @@ if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
 local now = now_ms()
 if ended_step > tonumber(f[4]) then return {OUT_OF_ORDER, f[4], f[5]} end
-local lines, again = {}, n_outcomes == 0 and ended_step <= tonumber(f[5])
+local lines, again = {}, n_outcomes == 0 and is_known(id, op)
 for i = 0, n_outcomes - 1 do
   local line = redis.call('HGET', journal, ARGV[outcomes + i * 5 + 1] .. '.s')
   if not line then return {NOT_FOUND} end
@@ -26,8 +26,9 @@ for i = 0, n_outcomes - 1 do
   lines[i] = line
 end
 if again then return {1, now, f[6] or ''} end
+if n_outcomes == 0 then remember(id, op, now) end
 
-local open, committed, unknown, not_started = 0, 0, 0, 0
+local closed, open, committed, unknown, not_started = 0, 0, 0, 0, 0
 for i = 0, n_outcomes - 1 do
   local b = outcomes + i * 5
   local row, status, effect = ARGV[b + 1], ARGV[b + 2], ARGV[b + 5]
@@ -35,6 +36,7 @@ for i = 0, n_outcomes - 1 do
   if was == 'started' or was == 'planned' then
     redis.call('HSET', journal, row .. '.s', status .. '|' .. began .. '|' .. now .. '|' .. op .. '|' .. ARGV[b + 4],
       row .. '.o', ARGV[b + 3])
+    if was == 'started' then closed = closed + 1 end
     if effect == '1' then
       if was == 'started' then open = open - 1 end
       if status == 'succeeded' then committed = committed + 1 end
@@ -43,6 +45,7 @@ for i = 0, n_outcomes - 1 do
     end
   end
 end
+if closed > 0 then redis.call('HINCRBY', key, 'open_calls', -closed) end
 if open ~= 0 then redis.call('HINCRBY', key, 'fx_open', open) end
 if committed > 0 then redis.call('HINCRBY', key, 'fx_committed', committed) end
 if unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', unknown) end

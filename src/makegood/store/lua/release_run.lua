@@ -12,28 +12,30 @@ local n_events, events = take_list(4)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
-  'continuations', 'release_op', 'fx_open', 'fx_unknown')
+  'continuations', 'release_op', 'worker', 'cancel')
 if not f[1] then return {NOT_FOUND} end
-if f[9] == op then return {1, f[2]} end
+if f[9] == op then return {1, target} end
 if f[1] ~= fence then return {STALE_FENCE} end
-if not ALLOWED[f[2] .. '>' .. target] then return {BAD_STATE, f[2]} end
+if not ALLOWED[f[2] .. '>' .. target] or (target ~= 'queued' and target ~= 'parked') then return {BAD_STATE, f[2]} end
 if max_continuations ~= '' and tonumber(f[8] or 0) >= tonumber(max_continuations) then return {TOO_MANY, f[8]} end
 
 local now = now_ms()
+if f[11] then due_in = 0 end -- told to stop meanwhile: it is claimed at once, to end
 local used = tonumber(f[7] or 0) + (now - tonumber(f[6]))
 if max_continuations ~= '' then redis.call('HINCRBY', key, 'continuations', 1) end
 redis.call('HSET', key, 'continued', continued, 'l3_used_ms', used, 'sends', sends, 'l2_used_ms', l2_used,
-  'release_op', op, 'fence', 'released:' .. op, 'fx_open', 0, 'fx_unknown', tonumber(f[10] or 0) + tonumber(f[11] or 0))
-redis.call('HDEL', key, 'activity', 'worker')
+  'release_op', op, 'fence', 'released:' .. op, 'released', target == 'parked' and 'parked' or 'handed_over')
+let_go(id, f[10])
+redis.call('HDEL', key, 'activity', 'worker', 'suspect')
 redis.call('HDEL', P .. 'cancels', id)
 move(id, f[4], f[2], target, f[5])
 if target == 'parked' then
   redis.call('HSET', key, 'due_at', now + due_in)
   redis.call('ZADD', P .. 'due', now + due_in, id)
 elseif continued == '1' then
-  redis.call('ZADD', P .. 'queued:' .. f[4], now - 1e13, id)
+  redis.call('ZADD', queue_key(f[4]), now - FIRST, id)
 else
-  redis.call('ZADD', P .. 'queued:' .. f[4], now, id)
+  redis.call('ZADD', queue_key(f[4]), now, id)
 end
 count_latencies(now, n_latencies, latencies)
 emit_all(id, f[3], n_events, events)

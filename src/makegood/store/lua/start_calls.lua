@@ -12,24 +12,24 @@ local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'cancel')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
-local again = false
+local now = now_ms()
+if is_known(id, op) then return {1, now, f[4] or ''} end
 for i = 0, n_rows - 1 do
   local line = redis.call('HGET', journal, ARGV[rows + i * 2 + 1] .. '.s')
   if not line then return {NOT_FOUND} end
-  if string.find(line, '|' .. op .. '|', 1, true) then
-    again = true
-  elseif not string.find(line, '^planned|') then
-    return {OUT_OF_ORDER, 0, 0}
-  end
+  if not string.find(line, '^planned|') then return {OUT_OF_ORDER, 0, 0} end
 end
-local now = now_ms()
-if again then return {1, now, f[4] or ''} end
+
+remember(id, op, now)
 local opened = 0
 for i = 0, n_rows - 1 do
   redis.call('HSET', journal, ARGV[rows + i * 2 + 1] .. '.s', 'started|' .. now .. '||' .. op .. '|0')
   if ARGV[rows + i * 2 + 2] == '1' then opened = opened + 1 end
 end
-if n_rows > 0 then redis.call('HINCRBY', key, 'calls', n_rows) end
+if n_rows > 0 then
+  redis.call('HINCRBY', key, 'calls', n_rows)
+  redis.call('HINCRBY', key, 'open_calls', n_rows)
+end
 if opened > 0 then redis.call('HINCRBY', key, 'fx_open', opened) end
 emit_all(id, f[3], n_events, events)
 return {1, now, f[4] or ''}

@@ -13,7 +13,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now, 'LIMIT'
   if f[1] == 'parked' then
     move(id, f[2], 'parked', 'queued', f[3])
     redis.call('HDEL', key, 'due_at')
-    redis.call('ZADD', P .. 'queued:' .. f[2], f[4] == '1' and now - 1e13 or now, id)
+    redis.call('ZADD', queue_key(f[2]), f[4] == '1' and now - FIRST or now, id)
     reply[#reply + 1] = id
   end
 end

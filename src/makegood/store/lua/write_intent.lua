@@ -32,6 +32,7 @@ for i = 0, n_rows - 1 do
   local before = redis.call('HGET', journal, row .. '.s')
   if before and effect == '1' then
     if string.find(before, '^unknown|') then was_unknown = was_unknown + 1 end
+    if string.find(before, '^started|') then opened = opened - 1 end
     if string.find(before, '^aborted_before_dispatch|') then was_not_started = was_not_started + 1 end
   end
   if status == 'started' then
@@ -39,15 +40,21 @@ for i = 0, n_rows - 1 do
     if effect == '1' then opened = opened + 1 end
   end
   -- A repeat under the same key keeps the time of the first try: it is the age of the key.
-  local began = before and string.match(before, '^unknown|([^|]*)|') or now
+  local began = now
+  if before and (string.find(before, '^unknown|') or string.find(before, '^started|')) then
+    began = string.match(before, '^[^|]*|([^|]*)|')
+  end
   redis.call('HSET', journal, row, ARGV[b + 2], row .. '.s', status .. '|' .. began .. '||' .. op .. '|0')
   redis.call('HDEL', journal, row .. '.o')
 end
 redis.call('HSET', key, 'step', math.max(step, last), 'sends', 0, 'l2_used_ms', 0)
 redis.call('HDEL', key, 'activity')
 if counted == '1' then redis.call('HINCRBY', key, 'steps', 1) end
-if started > 0 then redis.call('HINCRBY', key, 'calls', started) end
-if opened > 0 then redis.call('HINCRBY', key, 'fx_open', opened) end
+if started > 0 then
+  redis.call('HINCRBY', key, 'calls', started)
+  redis.call('HINCRBY', key, 'open_calls', started)
+end
+if opened ~= 0 then redis.call('HINCRBY', key, 'fx_open', opened) end
 if was_unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', -was_unknown) end
 if was_not_started > 0 then redis.call('HINCRBY', key, 'fx_not_started', -was_not_started) end
 if prompt_tokens ~= '0' then redis.call('HINCRBY', key, 'prompt_tokens', prompt_tokens) end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,11 @@ class Sample:
     series: str
     bucket: int
     ms: int
+
+
+def new_op() -> str:
+    """An id for an operation that nobody names: the client's repetition of it carries the same."""
+    return secrets.token_hex(8)
 
 
 def counted(rows: Sequence[Sequence[Arg]]) -> list[Arg]:

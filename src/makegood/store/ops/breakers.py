@@ -67,7 +67,7 @@ def report(
         return Reported(unpack(text(reply[0])), unpack(text(reply[1])), int(reply[2]))
 
     args = (name, owner, outcome, failures, window_ms, open_for_ms, "" if now_ms is None else now_ms)
-    return Op("breaker_report", (STATES,), args, parse)
+    return Op("breaker_report", (STATES, f"{keys.BREAKERS}told:{owner}"), args, parse)
 
 
 def set_breaker(name: str, action: Literal["open", "close"], actor: str, reason: str) -> Op[dict[str, str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from makegood.store import keys
 from makegood.store.codes import Code, checked, text
-from makegood.store.ops.args import NewEvent, Sample, blobs, counted, events, samples
+from makegood.store.ops.args import NewEvent, Sample, blobs, counted, events, new_op, samples
+from makegood.store.ops.reads import pairs
 from makegood.store.scripts import Op
 from makegood.store.states import State
 
@@ -61,17 +62,32 @@ def enqueue_run(
     )
 
 
-def claim_run(*, shard_prefix: str, nonce: str, worker: str, agents: Sequence[str]) -> Op[Claim | None]:
-    """Claim the next run of a shard that one of these agents owns; None when there is nothing to do."""
+def claim_of(run_id: str, now_ms: int, fields: Mapping[str, bytes]) -> Claim:
+    """A claim from the record's fields."""
+    record = {name: text(value) for name, value in fields.items()}
+    return Claim(run_id, record["fence"], now_ms, record)
+
+
+def claim_run(
+    *,
+    shard_prefix: str,
+    nonce: str,
+    worker: str,
+    agents: Sequence[str],
+    lease_ms: int = 10_000,
+    quarantine: bool = False,
+) -> Op[Claim | None]:
+    """Claim the next run of a shard that one of these agents owns; None when there is nothing to do.
+
+    The run is covered by the worker's lease. `quarantine`: claim suspects, and nothing else.
+    """
 
     def parse(reply: list[Any]) -> Claim | None:
         if int(reply[0]) == Code.NOTHING:
             return None
-        fields = reply[3:]
-        record = {text(fields[i]): text(fields[i + 1]) for i in range(0, len(fields), 2)}
-        return Claim(text(reply[1]), record["fence"], int(reply[2]), record)
+        return claim_of(text(reply[1]), int(reply[2]), pairs(reply[3:]))
 
-    args = (nonce, worker, *counted([(name,) for name in agents]))
+    args = (nonce, worker, lease_ms, int(quarantine), *counted([(name,) for name in agents]))
     return Op("claim_run", (shard_prefix,), args, parse)
 
 
@@ -132,10 +148,10 @@ class Cancelled:
 
 
 def cancel_run(*, run_id: str, cause: str, actor: str, reason: str) -> Op[Cancelled]:
-    """Cancel: a waiting run ends at once, a running one is told. Repeating it changes nothing."""
+    """Cancel: a waiting run ends at once, a running one is told. A run that was told already is not told again."""
 
     def parse(reply: list[Any]) -> Cancelled:
         checked(reply, run_id)
         return Cancelled(int(reply[0]) == 1, State(text(reply[1])))
 
-    return Op("cancel_run", (keys.prefix_of(run_id),), (run_id, cause, actor, reason), parse)
+    return Op("cancel_run", (keys.prefix_of(run_id),), (run_id, new_op(), cause, actor, reason), parse)

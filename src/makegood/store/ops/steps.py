@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,8 @@ def write_intent(
 
     Raises StaleFence, OutOfOrder (base has not ended, or the step is there with another op), Conflict.
     """
-    cost = "" if spent.cost_usd is None else repr(spent.cost_usd)
+    priced = spent.cost_usd is not None and math.isfinite(spent.cost_usd)
+    cost = repr(spent.cost_usd) if priced else ""
     head = (run_id, fence, step, base, op, int(counts), decision)
     money = (spent.prompt_tokens, spent.completion_tokens, cost, int(spent.estimated))
     table = counted([(r.row_id, r.body, r.status, int(r.has_effect)) for r in rows])

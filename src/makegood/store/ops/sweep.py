@@ -28,7 +28,9 @@ QUIET_MS = 5_000
 """A shard in which a run was claimed within this time needs no new messages."""
 
 
-def sweep_queued(shard_prefix: str, agents: Sequence[str], limit: int = 100) -> Op[list[str]]:
+def sweep_queued(
+    shard_prefix: str, agents: Sequence[str], *, quarantine: bool = False, limit: int = 100
+) -> Op[list[str]]:
     """Queued runs of these agents that nobody has claimed for a while."""
-    args = (QUIET_MS, limit, *counted([(name,) for name in agents]))
+    args = (QUIET_MS, limit, int(quarantine), *counted([(name,) for name in agents]))
     return Op("sweep_queued", (shard_prefix,), args, _ids)

@@ -46,10 +46,12 @@ class Attempt:
 
     Attributes:
         entries: journal rows by row id, of all attempts.
-        decisions: stored decisions of this attempt, in order; for a coroutine agent by position.
+        decisions: stored decisions of this attempt, in order.
+        positions: the same by number, as a coroutine agent looks them up.
         claimed, asked: what `match_step` needs to know of this attempt.
         bugs: tools that have raised a bug in this attempt; the second one ends the run.
         pending: replies that are not awaited yet (outcomes, the end of the last step).
+        l2_used_s: what the open step used before this claim; step_began_s: since when it is charged again.
     """
 
     env: Env
@@ -61,6 +63,7 @@ class Attempt:
     input: Any
     entries: dict[str, Entry] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
+    positions: dict[int, Decision] = field(default_factory=dict)
     cancel: Cancel = field(default_factory=Cancel)
     http: AttemptHttp = field(default_factory=AttemptHttp)
     claimed: frozenset[str] = frozenset()
@@ -73,6 +76,7 @@ class Attempt:
     ended_step: int = 0
     sends: int = 0
     l2_used_s: float = 0.0
+    step_began_s: float | None = None
     stopping: bool = False
     on_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     began_s: float = field(default_factory=time.monotonic)
@@ -107,17 +111,31 @@ class Attempt:
         """What is left of step, attempt and total now."""
         now_s = time.monotonic()
         total_s = None if math.isinf(self.total_at_s) else max(0.0, self.total_at_s - now_s)
-        return Left(step.left_s(now_s), self.run.left_s(now_s), total_s)
+        # A step that its attempt limits has no limit of its own: what is short is then named by its own level.
+        step_s = step.left_s(now_s) if step.level == "step" else math.inf
+        return Left(step_s, self.run.left_s(now_s), total_s)
 
     def step_deadline(self) -> Deadline:
         """The limit of a step that begins or goes on now."""
-        return self.run.child(max(0.0, self.agent.timeouts.step - self.l2_used_s), time.monotonic(), "step")
+        now_s = self.step_began_s = time.monotonic()
+        return self.run.child(max(0.0, self.agent.timeouts.step - self.l2_used_s), now_s, "step")
+
+    def l2_spent_s(self) -> float:
+        """What the open step has used of L2, over all claims; 0 between two steps."""
+        since_s = 0.0 if self.step_began_s is None else time.monotonic() - self.step_began_s
+        return self.l2_used_s + since_s
 
     def check(self, deadline: Deadline, where: str) -> None:
         """Raise when the attempt must stop: cancel first, then the limit (CONTRACT F7)."""
         self.check_cancel()
         if deadline.expired(time.monotonic()) and deadline.level != "call":
             raise LimitReached(deadline.level, where)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the attempt stops at this step boundary: its worker drains, or a suspect has proved itself."""
+        proved = self.env.quarantine and self.ended_step > int(self.claim.record.get("ended_step", 0))
+        return self.env.draining.is_set() or proved
 
     def check_cancel(self) -> None:
         """Raise when the attempt was asked to stop."""

@@ -31,6 +31,8 @@ from makegood.tasks.runners import TaskBody, ThreadBody
 FATAL = (MemoryError, SystemExit, KeyboardInterrupt)
 """What a tool may not raise without ending its run (DESIGN, "Poison")."""
 
+LEASE_POLL_S = 0.05
+
 GATEWAY = frozenset({"HTTP_401", "HTTP_403", "HTTP_407", "HTTP_429"})
 """Refusals that come from in front of the downstream: after a try of unknown outcome they prove nothing."""
 
@@ -39,7 +41,6 @@ GATEWAY = frozenset({"HTTP_401", "HTTP_403", "HTTP_407", "HTTP_429"})
 class Outcome:
     """How a call ended: its final row, what to count, what it means for the run."""
 
-    run: ToRun
     entry: Entry
     samples: list[Sample] = field(default_factory=list)
     end_run: EndRun | None = None
@@ -73,9 +74,18 @@ class Calling:
     def row(self) -> Row:
         return self.run.row
 
+    @property
+    def all_tries(self) -> int:
+        """Tries of the row, also those before this worker."""
+        return self.run.tries_before + self.tries
+
     async def perform(self, reserved: bool, planned: bool) -> Outcome:
         """Run the call to its outcome; never raises for what the tool does."""
         while True:
+            if self.attempt.cancel.asked and self.tries == 0:
+                if reserved:
+                    self.attempt.env.threads.release()
+                return self._not_entered(None)
             refused = await self._admit(reserved, planned)
             if isinstance(refused, Outcome):
                 return refused
@@ -106,9 +116,15 @@ class Calling:
         result = await self.attempt.bounded(self.attempt.env.threads.reserve(), self.step, "a free thread")
         if not isinstance(result, Cut):
             return None
-        code: Literal["ABORTED_BEFORE_DISPATCH"] = "ABORTED_BEFORE_DISPATCH"
-        status: Status = "unknown" if self.maybe else "aborted_before_dispatch"
-        return self._end(status, RowError(code, "The call had not started; it had no effect."), level=result.level)
+        return self._not_entered(result.level)
+
+    def _not_entered(self, level: Level | None) -> Outcome:
+        """The body was not entered (CONTRACT F3): no effect, unless an earlier try may have had one."""
+        if self.maybe:
+            message = "An earlier try may have had its effect; this one was not made."
+            return self._end("unknown", RowError("TOOL_OUTCOME_UNKNOWN", message), level=level)
+        error = RowError("ABORTED_BEFORE_DISPATCH", "The call had not started; it had no effect.")
+        return self._end("aborted_before_dispatch", error, level=level)
 
     async def _say_started(self) -> None:
         event = NewEvent("tool.started", {"tool": self.row.tool}, self.row.step, self.row.call_key)
@@ -119,6 +135,9 @@ class Calling:
 
     async def _try(self, owner: str) -> Outcome | None:
         """One try; None when another one follows."""
+        lapsed = await self._wait_for_lease(owner)
+        if lapsed is not None:
+            return lapsed
         self.tries += 1
         deadline = self.step.child(self._limit_s(), time.monotonic(), "call")
         began_s = time.monotonic()
@@ -141,6 +160,15 @@ class Calling:
         failure, level = self._failure_of(result, deadline)
         await self._report(owner, "failure" if failure.kind == "infrastructure" else "neutral")
         return await self._failed(failure, level, result)
+
+    async def _wait_for_lease(self, owner: str) -> Outcome | None:
+        """A worker that was frozen or cut off begins no effect before its lease is renewed (DESIGN invariant 3)."""
+        while not self.attempt.env.may_act():
+            result = await self.attempt.bounded(asyncio.sleep(LEASE_POLL_S), self.step, "the lease")
+            if isinstance(result, Cut):
+                await self._report(owner, "neutral")
+                return self._not_entered(result.level)
+        return None
 
     def _failure_of(self, result: Cut | Raised, deadline: Deadline) -> tuple[ToolFailure, Level | None]:
         now_s = time.monotonic()
@@ -204,8 +232,8 @@ class Calling:
             response, whole = usable(value, self.attempt.env.secret_fields)
         except Unusable as error:
             return self._bug(self._maybe_status(), RowError("BUG", str(error)), error)
-        row = replace(self.row, status="succeeded", response=response, error=None, tries=self.tries)
-        return Outcome(self.run, Entry(row, whole), self.samples)
+        row = replace(self.row, status="succeeded", response=response, error=None, tries=self.all_tries)
+        return Outcome(Entry(row, whole), self.samples)
 
     def _bug(self, status: Status, error: RowError, raised: BaseException) -> Outcome:
         """Told to the model once; the second bug of the tool, or one that no tool may raise, ends the run."""
@@ -241,8 +269,8 @@ class Calling:
     def _end(
         self, status: Status, error: RowError, *, level: Level | None = None, end_run: EndRun | None = None
     ) -> Outcome:
-        row = replace(self.row, status=status, error=error, tries=self.tries)
-        return Outcome(self.run, Entry(row), self.samples, end_run, level)
+        row = replace(self.row, status=status, error=error, tries=self.all_tries)
+        return Outcome(Entry(row), self.samples, end_run, level)
 
     def _limit_s(self) -> float:
         return self.attempt.agent.tool_timeout_s(self.run.tool)
@@ -274,7 +302,7 @@ def needs_slot(run: ToRun) -> bool:
 def start_body(attempt: Attempt, run: ToRun, deadline: Deadline) -> Running:
     """Start the tool's body in the way it asks for."""
     row = run.row
-    facts = CallFacts(attempt.run_id, row.idempotency_key, deadline)
+    facts = CallFacts(attempt.run_id, row.idempotency_key, deadline, attempt.env.may_act)
     where: Mapping[str, Any] = {
         "run_id": attempt.run_id,
         "attempt": attempt.number,

@@ -22,6 +22,7 @@ from makegood.tasks.engine.ask import ask
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.loop import assistant_message, check_size, text_of
 from makegood.tasks.engine.plan import Place, StepPlan, plan_wanted, wanted
+from makegood.tasks.engine.resume import resume_step
 from makegood.tasks.engine.signals import EndRun, HandOver, Signal
 from makegood.tasks.history import DecidedCall, Decision
 from makegood.tasks.model.types import ModelReply, ToolCallPart, UsageChunk
@@ -106,7 +107,7 @@ class AgentContext:
         if self._signal is not None:
             raise self._signal
         self._position += 1
-        if self._attempt.env.draining.is_set() and self._position > len(self._attempt.decisions):
+        if self._attempt.hands_over and self._position not in self._attempt.positions:
             raise self._stop(HandOver())
         self._attempt.check(self._attempt.run, "agent")
         return self._position
@@ -126,9 +127,9 @@ class AgentContext:
             raise self._stop(signal) from None
 
     def _stored(self, position: int, kind: str, key: str) -> Decision | None:
-        if position > len(self._attempt.decisions):
+        stored = self._attempt.positions.get(position)
+        if stored is None:
             return None
-        stored = self._attempt.decisions[position - 1]
         if stored.kind != kind or stored.digest != key:
             message = f"Operation {position} of the agent's code is not the one that was recorded; it must not depend on"
             raise EndRun("NONDETERMINISTIC", f"{message} time, randomness or state outside of the run.")
@@ -138,9 +139,7 @@ class AgentContext:
         attempt = self._attempt
         stored = self._stored(position, "call", key)
         if stored is not None:
-            row_id = stored.calls[0].row_id or ""
-            entry = attempt.entries.get(row_id)
-            return _result(stored.calls[0], None if entry is None else entry.row)
+            return await self._recorded(position, stored, item)
         step, deadline = self.step, self._step_deadline
         place = Place(attempt.run_id, attempt.number, step, attempt.env.breakers.now_ms())
         plan = plan_wanted([("", item.tool.name, item)], attempt.rows, attempt.claimed, attempt.asked, place)
@@ -152,6 +151,16 @@ class AgentContext:
         made = plan.calls[0]
         entry = attempt.entries.get(made.row_id or "")
         return _result(made, None if entry is None else entry.row)
+
+    async def _recorded(self, position: int, stored: Decision, item: Any) -> Any:
+        """The result of a call that was decided before; one that was cut by the loss of its worker is finished."""
+        attempt, call = self._attempt, stored.calls[0]
+        entry = attempt.entries.get(call.row_id or "")
+        if call.kind == "run" and entry is not None and entry.row.status in ("planned", "started"):
+            kwargs = {call.id: item.kwargs}
+            await resume_step(attempt, position, -1, self.step, stored, self._step_deadline, kwargs)
+            entry = attempt.entries.get(call.row_id or "")
+        return _result(call, None if entry is None else entry.row)
 
     async def _model(
         self, position: int, step: int, key: str, messages: list[dict[str, Any]], schemas: list[dict[str, Any]]

@@ -27,6 +27,8 @@ class Env:
         report_bug: hands an unexpected exception and its tags to whoever watches (Sentry).
         draining: set when the worker takes no new work; attempts stop at their next step boundary.
         abandon: set just before the process ends; nobody waits for hung work any more.
+        quarantine: this process executes one suspect at a time, each until the outcome of one step is recorded.
+        may_act: whether the worker's lease still covers its runs; asked before an effect begins (DESIGN invariant 3).
         secret_fields: names whose values are masked before the model or an agent's code sees them.
     """
 
@@ -39,6 +41,8 @@ class Env:
     worker: str
     publish: Callable[[str], Awaitable[None]]
     report_bug: BugReport
+    quarantine: bool = False
+    may_act: Callable[[], bool] = lambda: True
     secret_fields: tuple[str, ...] = ()
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     abandon: asyncio.Event = field(default_factory=asyncio.Event)

@@ -13,6 +13,7 @@ from makegood.tasks.engine.ask import Answer, ask
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.hooks import run_hook
 from makegood.tasks.engine.plan import Place, StepPlan, plan_step
+from makegood.tasks.engine.resume import recorded_kwargs, resume_step
 from makegood.tasks.engine.signals import EndRun, HandOver
 from makegood.tasks.history import Decision
 from makegood.tasks.model.types import ModelReply
@@ -22,10 +23,21 @@ from makegood.tasks.rules.deadline import Deadline
 async def run_loop(attempt: Attempt) -> Any:
     """Execute the attempt from where it stands; returns the run's output."""
     first = first_message(attempt)
+    await _finish_cut_step(attempt)
     while True:
         if attempt.decisions and not attempt.decisions[-1].calls and not attempt.decisions[-1].notes:
             return attempt.agent.parse_output(text_of(attempt.decisions[-1]))
         await _one_step(attempt, first)
+
+
+async def _finish_cut_step(attempt: Attempt) -> None:
+    """A step whose worker was lost goes on from its stored decision."""
+    number = len(attempt.decisions)
+    if number <= attempt.ended_step or not attempt.decisions[-1].calls:
+        return
+    decision = attempt.decisions[-1]
+    kwargs = recorded_kwargs(attempt, decision)
+    await resume_step(attempt, number, number - 1, number, decision, attempt.step_deadline(), kwargs)
 
 
 async def _one_step(attempt: Attempt, first: str) -> None:
@@ -55,7 +67,7 @@ async def _one_step(attempt: Attempt, first: str) -> None:
 def _check_boundary(attempt: Attempt, number: int) -> None:
     """A step may begin: not cancelled, not shutting down, within the step limit (CONTRACT G6)."""
     attempt.check(attempt.run, "step")
-    if attempt.env.draining.is_set():
+    if attempt.hands_over:
         raise HandOver()
     limit = attempt.agent.budgets.steps
     if limit is not None and number > limit:

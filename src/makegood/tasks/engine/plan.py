@@ -41,13 +41,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """A row whose call runs. `repeat`: an earlier try may have had its effect; its key is `key_age_s` old."""
+    """A row whose call runs. `repeat`: an earlier try may have had its effect; its key is `key_age_s` old.
+
+    `tries_before` are those of an earlier attempt at this row, or of a worker that was lost.
+    """
 
     row: Row
     tool: Tool[Any, Any]
     kwargs: Mapping[str, Any]
     repeat: bool
     key_age_s: float = 0.0
+    tries_before: int = 0
 
     @property
     def row_id(self) -> str:
@@ -173,7 +177,7 @@ def _repeated(
     except ArgumentsInvalid as error:  # the tool's signature has changed since the call was recorded
         message = f"The recorded call can no longer be made, so it is not repeated: {error}"
         return replace(made, kind="answer", answer=error_answer("TOOL_OUTCOME_UNKNOWN", message)), None
-    run = ToRun(row, tool, kwargs, repeat=True, key_age_s=age_s)
+    run = ToRun(row, tool, kwargs, repeat=True, key_age_s=age_s, tries_before=old.tries)
     return replace(made, row_id=run.row_id, same_args=match.same_args), run
 
 

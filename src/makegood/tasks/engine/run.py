@@ -11,9 +11,11 @@ from typing import Any
 import orjson
 
 from makegood.errors import MakegoodError, StaleFence
+from makegood.store import faults
 from makegood.store.codes import TooManyContinuations
 from makegood.store.ops import runs
 from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops.leases import MAX_CONTINUATIONS
 from makegood.store.ops.reads import read_steps
 from makegood.store.states import State
 from makegood.tasks.engine.attempt import Attempt
@@ -21,6 +23,7 @@ from makegood.tasks.engine.code import run_code
 from makegood.tasks.engine.env import Env
 from makegood.tasks.engine.loop import run_loop
 from makegood.tasks.engine.response import Unusable, usable
+from makegood.tasks.engine.step import observed
 from makegood.tasks.engine.signals import Cancelled, EndRun, HandOver, LimitReached, ParkRun, Signal
 from makegood.tasks.flows import Flow, resolved, run_async
 from makegood.tasks.history import Decision
@@ -29,11 +32,9 @@ from makegood.tasks.latencies import sample
 from makegood.tasks.rules.attempts import End, NextAttempt, attempt_cost_s, decide_next_attempt
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.facts import render_facts
+from makegood.tasks.rules.repeated import observe_step
 
 log = logging.getLogger("makegood.run")
-
-MAX_CONTINUATIONS = 10
-"""Hand-overs and losses after which one attempt is given up (DESIGN)."""
 
 GOALS = ("Answer the request above; no attempt has answered it yet.",)
 """What is open when an attempt begins anew."""
@@ -77,8 +78,11 @@ async def _load_past(attempt: Attempt) -> None:
     attempt.entries = {entry.row_id: entry for entry in entries}
     decisions = await run_async(attempt.env.store, _load_decisions(attempt.run_id, attempt.number))
     attempt.decisions = [decisions[number] for number in sorted(decisions)]
+    attempt.positions = decisions
     ids = {call.row_id for decision in attempt.decisions for call in decision.calls if call.row_id}
     attempt.claimed = frozenset(row_id.rpartition("#")[0] for row_id in ids)
+    for decision in attempt.decisions:
+        attempt.repeats = observe_step(attempt.repeats, observed(decision.calls, attempt.entries))
     if attempt.decisions:
         attempt.facts = attempt.decisions[0].facts
     elif attempt.number > 1:
@@ -154,8 +158,9 @@ async def _conclude(attempt: Attempt, outcome: Ended | Signal) -> None:
 
 async def _hand_over(attempt: Attempt) -> None:
     event = NewEvent("run.handed_over", {"worker": attempt.env.worker})
+    limit = None if attempt.env.quarantine else MAX_CONTINUATIONS
     try:
-        await _release(attempt, "queued", [event], continued=True, max_continuations=MAX_CONTINUATIONS)
+        await _release(attempt, "queued", [event], continued=True, max_continuations=limit)
     except TooManyContinuations as error:
         await _end(attempt, Ended(State.FAILED, "CRASHED", str(error)))
         return
@@ -205,7 +210,7 @@ async def _release(attempt: Attempt, target: Any, events: list[NewEvent], **how:
         **attempt.fresh(),
         target=target,
         sends=attempt.sends,
-        l2_used_ms=round(attempt.l2_used_s * 1000),
+        l2_used_ms=round(attempt.l2_spent_s() * 1000),
         latencies=[] if how["continued"] else [_run_sample(attempt)],
         new_events=[*attempt.take_events(), *events],
         **how,
@@ -227,7 +232,9 @@ async def _end(attempt: Attempt, ended: Ended) -> None:
         blob_digests=digests,
         new_events=[*attempt.take_events(), *events],
     )
+    faults.point("before_end")
     await attempt.env.store.do(op)
+    faults.point("after_end")
 
 
 def _run_sample(attempt: Attempt) -> Sample:

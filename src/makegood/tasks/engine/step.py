@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from makegood.store import faults
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.call import Calling, Outcome, needs_slot
 from makegood.tasks.engine.plan import StepPlan, ToRun
 from makegood.tasks.engine.signals import EndRun, LimitReached
-from makegood.tasks.history import Decision
+from makegood.tasks.history import DecidedCall, Decision
 from makegood.tasks.journal import Entry, intent_json, outcome_json
 from makegood.tasks.latencies import sample
 from makegood.tasks.rules.deadline import Deadline
@@ -40,7 +41,9 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class Started:
+    """A call that is about to run: with a `reserved` slot, or still `planned` (it waits for leave or a slot)."""
+
     run: ToRun
     reserved: bool
     planned: bool
@@ -60,25 +63,35 @@ async def perform(attempt: Attempt, decided: Decided) -> list[Outcome]:
                 attempt.env.threads.release()
         raise
     attempt.claimed, attempt.asked = decided.plan.claimed, decided.plan.asked
+    faults.point("after_intent")
+    return await finish(attempt, decided, started)
+
+
+async def finish(
+    attempt: Attempt, decided: Decided, started: Sequence[Started], known: Sequence[Outcome] = ()
+) -> list[Outcome]:
+    """Run the calls of a step whose intent is durable, send the outcomes (also those `known`) and the step's end."""
     calls = [
         spawn(_call(attempt, each, decided.deadline), name=f"call-{each.run.row.tool}") for each in started
     ]
+    calls += [spawn(_given(outcome), name="call-known") for outcome in known]
     outcomes = await _record(attempt, decided, calls)
     attempt.ended_step = max(attempt.ended_step, decided.number)
+    attempt.step_began_s = None
     return outcomes
 
 
-def _prepare(attempt: Attempt, run: ToRun) -> _Started:
+def _prepare(attempt: Attempt, run: ToRun) -> Started:
     """Whether the call starts with its intent, or waits (for a breaker's leave or a slot) and is planned."""
     if attempt.env.breakers.rejects(run.tool.breaker) is not None:
-        return _Started(run, reserved=False, planned=True)
+        return Started(run, reserved=False, planned=True)
     if not needs_slot(run):
-        return _Started(run, reserved=False, planned=False)
+        return Started(run, reserved=False, planned=False)
     reserved = attempt.env.threads.try_reserve()
-    return _Started(run, reserved=reserved, planned=not reserved)
+    return Started(run, reserved=reserved, planned=not reserved)
 
 
-async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[_Started]) -> None:
+async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[Started]) -> None:
     body, digests = await attempt.spilled(decided.decision.to_json())
     rows = []
     for each in started:
@@ -104,7 +117,7 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[_S
         attempt.entries[each.run.row_id] = Entry(each.run.row)
 
 
-def _opening(decided: Decided, started: Sequence[_Started]) -> list[NewEvent]:
+def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
     events = [NewEvent("step.started", {}, decided.step)] if decided.counts else []
     for each in started:
         if not each.planned:
@@ -117,8 +130,12 @@ def _opening(decided: Decided, started: Sequence[_Started]) -> list[NewEvent]:
     return events
 
 
-async def _call(attempt: Attempt, each: _Started, deadline: Deadline) -> Outcome:
+async def _call(attempt: Attempt, each: Started, deadline: Deadline) -> Outcome:
     return await Calling(attempt, each.run, deadline, each.run.repeat).perform(each.reserved, each.planned)
+
+
+async def _given(outcome: Outcome) -> Outcome:
+    return outcome
 
 
 async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[Outcome]]) -> list[Outcome]:
@@ -129,7 +146,9 @@ async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[O
     try:
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            faults.point("before_outcome")
             await _send(attempt, [task.result() for task in done], decided, ends=not waiting)
+            faults.point("after_outcome")
     finally:
         if waiting:  # the run is someone else's, or the store is gone: what still runs stops
             attempt.cancel.ask("disposed")
@@ -174,21 +193,21 @@ def judge(attempt: Attempt, decided: Decided, outcomes: Sequence[Outcome]) -> No
             raise outcome.end_run
     if attempt.stopping:
         raise EndRun("TOOL_RETRIES", "A tool did not stop when its limit was reached.")
-    attempt.repeats = observe_step(attempt.repeats, _observed(decided, outcomes))
+    attempt.repeats = observe_step(attempt.repeats, observed(decided.plan.calls, attempt.entries))
     streak = attempt.repeats.tripped
     if streak is not None:
         raise EndRun("REPEATED_FAILURE", f"{streak.tool} failed {streak.count} times in a row with: {streak.error}"[:500])
 
 
-def _observed(decided: Decided, outcomes: Sequence[Outcome]) -> list[Observed]:
-    by_row = {outcome.entry.row_id: outcome.entry.row for outcome in outcomes}
-    observed = []
-    for call in decided.plan.calls:
+def observed(calls: Sequence[DecidedCall], entries: Mapping[str, Entry]) -> list[Observed]:
+    """The calls of a step as the detector of repeated failures sees them (CONTRACT A5)."""
+    seen = []
+    for call in calls:
         error: Mapping[str, Any] = (call.answer or {}).get("error", {})
-        row = by_row.get(call.row_id or "")
-        if row is not None:
-            code, message = (row.error.code, row.error.message) if row.error else (None, "")
+        entry = entries.get(call.row_id or "") if call.kind == "run" else None
+        if entry is not None:
+            code, message = (entry.row.error.code, entry.row.error.message) if entry.row.error else (None, "")
         else:
             code, message = error.get("code"), error.get("message", "")
-        observed.append(Observed(call.name, call.digest, code, message))
-    return observed
+        seen.append(Observed(call.name, call.digest, code, message))
+    return seen

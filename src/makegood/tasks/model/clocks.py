@@ -14,8 +14,8 @@ from makegood.tasks.model.types import Clocks, Failure, FailureCode, ModelFailur
 
 T = TypeVar("T")
 
-PREPARE_S = 60.0
-"""Limit on what happens before the request leaves: LiteLLM's own work, normally 10 to 25 ms, never a provider's fault."""
+PREPARE_S = 10.0
+"""What a call may take longer for LiteLLM's own work before the request leaves (normally 10 to 25 ms)."""
 
 
 class CallClocks:
@@ -29,7 +29,7 @@ class CallClocks:
         self._streamed = streamed
         self._loop = loop
         self._call_at: float | None = None
-        self._phase_at: float = loop.time() + PREPARE_S
+        self._phase_at: float = loop.time() + clocks.call_s + PREPARE_S
         self._phase_code: FailureCode | None = FailureCode.TIMEOUT_CALL
         self._scope: asyncio.Timeout | None = None
 

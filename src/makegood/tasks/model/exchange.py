@@ -54,12 +54,12 @@ class SecondRequest(httpx.RequestError):
 class Exchange(httpx.AsyncBaseTransport):
     """Transport of one call. `connection` is shared by all calls and outlives them."""
 
-    def __init__(self, connection: httpx.AsyncClient, clocks: CallClocks, turn: Turn, *, streamed: bool) -> None:
+    def __init__(self, connection: httpx.AsyncClient, clocks: CallClocks, turn: Turn) -> None:
         self._connection = connection
         self._clocks = clocks
         self._turn = turn
         self._response: httpx.Response | None = None
-        self.facts = WireFacts(streamed=streamed)
+        self.facts = WireFacts()
         self.begun = False
         self.status: int | None = None
         self.headers: httpx.Headers = httpx.Headers()
@@ -81,6 +81,7 @@ class Exchange(httpx.AsyncBaseTransport):
             raise
         self._response = response
         self.status, self.headers = response.status_code, response.headers
+        self.facts = WireFacts(response.headers.get("content-type", ""))
         headers = [
             (name, value)
             for name, value in response.headers.multi_items()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import cache
 from typing import Any
 
 import httpx
@@ -41,7 +43,7 @@ class LiteLLMAdapter:
             self._connection = _connection()
         timer = CallClocks(clocks, streamed=request.stream, loop=asyncio.get_running_loop())
         turn = Turn(self._turns)
-        exchange = Exchange(self._connection, timer, turn, streamed=request.stream)
+        exchange = Exchange(self._connection, timer, turn)
         call = LiteLLMCall(self._litellm, request, exchange, timer)
         await turn.begin()
         try:
@@ -76,4 +78,9 @@ class LiteLLMAdapter:
 def _connection() -> httpx.AsyncClient:
     """The client behind all calls. It obeys `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`; limits are the clocks'."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_S)
-    return httpx.AsyncClient(timeout=None, limits=limits, follow_redirects=False)
+    return httpx.AsyncClient(verify=_certificates(), timeout=None, limits=limits, follow_redirects=False)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    return httpx.create_ssl_context()

@@ -41,7 +41,6 @@ class LiteLLMCall:
         self._clocks = clocks
         self._args = {name: _revealed(value) for name, value in request.args.items()}
         self._secrets = tuple(_secrets_in(request.args))
-        self._owned = True
         self._stream: Any = None
         self._finish: str | None = None
         self._usage: Any = None
@@ -56,7 +55,7 @@ class LiteLLMCall:
             if self._request.stream:
                 self._stream = reply.__aiter__()
                 while (event := await self._limited(anext(self._stream, None))) is not None:
-                    if not self._owned:
+                    if not self._exchange.begun:
                         self._clocks.event()
                     for chunk in self._deltas_of(event):
                         yield chunk
@@ -89,10 +88,13 @@ class LiteLLMCall:
             options["stream"] = True
             options["stream_options"] = {"include_usage": True}
         model = model_for(self._litellm, request.model, with_tools=bool(request.tools))
-        client = client_for(self._litellm, model, self._args, self._exchange)
-        self._owned = client is not None
+        client = client_for(self._litellm, model, self._args, request.tools, self._exchange)
         if client is not None:
             options["client"] = client
+        else:  # LiteLLM's own client: its connecting cannot be told from its waiting
+            self._clocks.leaving()
+            self._clocks.connected()
+            self._clocks.sent()
         messages = [dict(message) for message in request.messages]
         return await self._litellm.acompletion(model=model, messages=messages, **options)
 
@@ -103,13 +105,9 @@ class LiteLLMCall:
         except ModelFailure:
             raise
         except Exception as error:
-            failure = self._failure_of(error)
+            judge = verdict.of_exchange if self._exchange.begun else verdict.of_exception
+            failure = judge(self._exchange, error, time.time(), self._secrets)
         raise ModelFailure(failure)
-
-    def _failure_of(self, error: Exception) -> Failure:
-        if not self._owned:
-            return verdict.of_exception(error, time.time(), self._secrets)
-        return verdict.of_exchange(self._exchange, error, time.time(), self._secrets)
 
     def _said_inside(self) -> bool:
         """Whether the failure stands inside a reply that was otherwise accepted: then it ends the stream in order."""
@@ -150,7 +148,7 @@ class LiteLLMCall:
         """Usage and finish; raises where the reply turns out to be none."""
         exchange = self._exchange
         exchange.facts.end()
-        if failure is None and self._owned:
+        if failure is None:
             failure = verdict.of_ended(exchange, time.time(), self._secrets)
             if failure is not None and not self._said_inside():
                 raise ModelFailure(failure)

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -21,16 +22,16 @@ _ENVIRONMENT = {
     "LITELLM_MODE": "PRODUCTION",  # do not load ./.env into the environment
 }
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+_OPENAI_URL = "https://api.openai.com/v1"
 _NO_REPEAT_LIMIT = 1_000_000_000
 
 _OWN_HANDLER = frozenset(
-    "anthropic gemini deepseek openrouter hosted_vllm ollama ollama_chat mistral groq xai together_ai fireworks_ai cohere "
-    "cohere_chat huggingface databricks cometapi minimax ragflow heroku edenai opencode_go amazon_nova datarobot".split()
+    "deepseek hosted_vllm groq xai together_ai fireworks_ai cometapi ragflow edenai opencode_go azure_ai".split()
 )
-"""Providers that LiteLLM reaches through its own HTTP handler; most of them are also on its list of OpenAI-compatible ones."""
+"""OpenAI-compatible providers that LiteLLM nevertheless reaches through its own HTTP handler and not OpenAI's library."""
 
-_SIGN_IN = frozenset({"azure_ai", "github_copilot", "chatgpt", "vercel_ai_gateway"})
-"""OpenAI-compatible providers with a client or a sign-in of their own."""
+_SIGN_IN = frozenset({"github_copilot", "chatgpt"})
+"""Providers that need a sign-in by LiteLLM itself."""
 
 _OLLAMA_PRICE = {
     "litellm_provider": "ollama",
@@ -55,6 +56,7 @@ def load() -> Any:
         if not getattr(litellm, "_makegood_ready", False):
             litellm.suppress_debug_info = True
             litellm.telemetry = False
+            litellm.disable_hf_tokenizer_download = True  # it fetches one to count tokens of any model named like Llama 3
             litellm.REPEATED_STREAMING_CHUNK_LIMIT = _NO_REPEAT_LIMIT
             for name in _LOGGERS:
                 logger = logging.getLogger(name)
@@ -64,40 +66,76 @@ def load() -> Any:
     return litellm
 
 
-def client_for(litellm: Any, model: str, args: dict[str, Any], exchange: Exchange) -> Any:
-    """A client of the kind LiteLLM wants for this model, whose only transport is `exchange`.
-
-    None for providers with clients of their own kind (Bedrock, Vertex, Azure): their calls are not seen by `exchange`.
-    """
-    _, provider, key, base = litellm.get_llm_provider(
+def client_for(litellm: Any, model: str, args: Mapping[str, Any], tools: Sequence[Any], exchange: Exchange) -> Any:
+    """A client of the kind LiteLLM wants for this model, whose only transport is `exchange`; None if there is no such."""
+    name, provider, key, base = litellm.get_llm_provider(
         model=model, api_base=args.get("api_base"), api_key=args.get("api_key")
     )
-    if provider in _OWN_HANDLER:
-        from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
-
-        handler = AsyncHTTPHandler(transport=exchange, follow_redirects=False)
-        handler.client = handler.client  # ours from now on: LiteLLM schedules no task to close it
-        return handler
-    if provider in _SIGN_IN or (provider != "openai" and provider not in litellm.openai_compatible_providers):
+    known = {"api_key": key or args.get("api_key"), "api_base": base or args.get("api_base")}
+    if provider in _SIGN_IN:
         return None
+    if provider == "azure":
+        return _azure_client(litellm, {**args, **known}, exchange)
+    if _goes_to_responses(name, provider, args, tools, known["api_base"]):
+        return None
+    sdk = provider in ("openai", "custom_openai") or provider in litellm.openai_compatible_providers
+    if sdk and provider not in _OWN_HANDLER:
+        return _openai_client(litellm, {**args, **known}, exchange)
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+
+    handler = AsyncHTTPHandler(transport=exchange, follow_redirects=False)
+    handler.client = handler.client  # ours from now on: LiteLLM schedules no task to close it
+    return handler
+
+
+def _openai_client(litellm: Any, args: Mapping[str, Any], exchange: Exchange) -> Any:
     from openai import AsyncOpenAI
 
-    key = key or args.get("api_key") or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
-    base = (
-        base
-        or args.get("api_base")
-        or litellm.api_base
-        or os.environ.get("OPENAI_BASE_URL")
-        or os.environ.get("OPENAI_API_BASE")
-        or "https://api.openai.com/v1"
-    )
+    key = args["api_key"] or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
+    base = args["api_base"] or litellm.api_base
     return AsyncOpenAI(
         api_key=key or "missing",  # the provider then says 401, which is the truth
-        base_url=base,
+        base_url=base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL,
         organization=args.get("organization") or litellm.organization,
         max_retries=0,
         http_client=httpx.AsyncClient(transport=exchange, follow_redirects=False),
     )
+
+
+def _azure_client(litellm: Any, args: Mapping[str, Any], exchange: Exchange) -> Any:
+    """With an API key only: other ways to sign in to Azure are left to LiteLLM."""
+    key = args["api_key"] or litellm.api_key or litellm.azure_key or os.environ.get("AZURE_API_KEY")
+    base = args["api_base"] or litellm.api_base or os.environ.get("AZURE_API_BASE")
+    version = args.get("api_version") or litellm.api_version or os.environ.get("AZURE_API_VERSION")
+    if not (key and base):
+        return None
+    from openai import AsyncAzureOpenAI
+
+    return AsyncAzureOpenAI(
+        api_key=key,
+        azure_endpoint=base,
+        api_version=version or litellm.AZURE_DEFAULT_API_VERSION,
+        max_retries=0,
+        http_client=httpx.AsyncClient(transport=exchange, follow_redirects=False),
+    )
+
+
+def _goes_to_responses(name: str, provider: str, args: Mapping[str, Any], tools: Sequence[Any], base: str | None) -> bool:
+    """Whether LiteLLM will use OpenAI's Responses interface, for which it takes no client from outside."""
+    try:
+        from litellm.responses.bridge_check import responses_api_bridge_check
+
+        info, _ = responses_api_bridge_check(
+            model=name,
+            custom_llm_provider=provider,
+            tools=list(tools) or None,
+            reasoning_effort=args.get("reasoning_effort"),
+            web_search_options=args.get("web_search_options"),
+            api_base=base,
+        )
+    except Exception:  # internal to LiteLLM: where it is missing, the model's name decides
+        return name.startswith("responses/")
+    return bool(info.get("mode") == "responses")
 
 
 def model_for(litellm: Any, model: str, *, with_tools: bool) -> str:

@@ -20,25 +20,25 @@ _FILTERED = frozenset(
 )
 _BROKEN_OFF = frozenset({"error", "network_error", "insufficient_system_resource"})
 _PLAIN = frozenset(
-    "stop end_turn stop_sequence eos eos_token load unload tool_use tool_calls function_call length max_tokens content_filter".split()
+    "stop complete completed end_turn stop_sequence eos eos_token load unload tool_use tool_calls function_call length max_tokens content_filter".split()
 )
 
 
 def of_exchange(exchange: Exchange, error: Exception, now_wall_s: float, secrets: tuple[str, ...]) -> Failure:
     """The failure behind an exception that LiteLLM raised during a call whose exchange was seen."""
-    if not exchange.begun:
-        return _not_sent(error, secrets)
     if exchange.status is None:
         return Failure(_transport_sentence(exchange.error or error), FailureCode.TRANSPORT)
     if exchange.status >= 300:
         return failure_of_status(exchange.status, exchange.headers, exchange.facts.body(), now_wall_s, secrets)
     exchange.facts.end()
-    return of_ended(exchange, now_wall_s, secrets) or _no_reply(exchange)
+    return of_ended(exchange, now_wall_s, secrets) or Failure(
+        "The provider's reply could not be read.", FailureCode.EMPTY_RESPONSE, exchange.status
+    )
 
 
 def of_ended(exchange: Exchange, now_wall_s: float, secrets: tuple[str, ...]) -> Failure | None:
     """The failure of a reply that is over, or None if it ended as a reply should."""
-    if not exchange.begun or exchange.status is None:
+    if exchange.status is None:
         return None
     if exchange.status >= 300:
         return failure_of_status(exchange.status, exchange.headers, exchange.facts.body(), now_wall_s, secrets)
@@ -53,7 +53,9 @@ def of_ended(exchange: Exchange, now_wall_s: float, secrets: tuple[str, ...]) ->
             FailureCode.TRANSPORT,
             request_id=request_id_of(exchange.headers),
         )
-    return None if facts.events and not facts.known else _no_reply(exchange)
+    if _is_opaque(exchange) or (facts.events and not facts.known):
+        return None  # a shape that only LiteLLM understands
+    return _no_reply(exchange)
 
 
 def of_finish(reason: str, *, empty: bool) -> Failure | None:
@@ -79,23 +81,31 @@ def finish_reason(said: str | None, mapped: str | None, *, has_calls: bool) -> s
     return mapped or said or "stop"
 
 
-def of_exception(error: Exception, now_wall_s: float, secrets: tuple[str, ...]) -> Failure:
-    """The failure behind an exception of a call that no exchange saw: from the innermost response in its chain."""
-    for link in reversed(_chain(error)):
+def of_exception(_: Exchange, error: Exception, now_wall_s: float, secrets: tuple[str, ...]) -> Failure:
+    """The failure behind an exception of a call that no exchange saw, because nothing was sent or LiteLLM used a client of
+    its own: from the innermost response in the chain, else from the kind of the exception."""
+    chain = _chain(error)
+    for link in reversed(chain):
         response = getattr(link, "response", None)
         status = getattr(response, "status_code", None)
-        if isinstance(status, int) and hasattr(response, "headers"):
+        if isinstance(status, int) and not _is_made_up(response):
             return failure_of_status(status, response.headers, _body_of(response), now_wall_s, secrets)
     status = getattr(error, "status_code", None)
+    if any(isinstance(link, ImportError) for link in chain) or status in (400, 404, 422):
+        return _not_sent(error, FailureCode.INVALID_REQUEST, secrets)
+    if status in (401, 403):
+        return _not_sent(error, FailureCode.AUTH, secrets)
     if isinstance(status, int) and status not in (408, 500):
         return failure_of_error({"message": str(error)}, status, {}, now_wall_s, secrets)
+    if type(error).__name__ in ("UnsupportedParamsError", "ValidationError", "ValueError", "TypeError", "KeyError"):
+        return _not_sent(error, FailureCode.INVALID_REQUEST, secrets)
     return Failure(_transport_sentence(error), FailureCode.TRANSPORT)
 
 
 def _no_reply(exchange: Exchange) -> Failure:
     facts = exchange.facts
     request_id = request_id_of(exchange.headers)
-    if not facts.known and (facts.garbage or not _is_stream(exchange)):
+    if not facts.known and (facts.garbage or not facts.streamed):
         kind = exchange.headers.get("content-type", "no content type").partition(";")[0]
         return Failure(
             f"The provider answered with something that is no reply ({kind}).",
@@ -104,17 +114,26 @@ def _no_reply(exchange: Exchange) -> Failure:
             request_id=request_id,
         )
     return Failure(
-        "The provider's stream ended without a finish.", FailureCode.TRANSPORT, exchange.status, request_id=request_id
+        "The provider's reply ended without a finish.", FailureCode.TRANSPORT, exchange.status, request_id=request_id
     )
 
 
-def _is_stream(exchange: Exchange) -> bool:
-    return exchange.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson"))
+def _is_opaque(exchange: Exchange) -> bool:
+    """A body of a kind that is neither text nor JSON, such as Bedrock's binary event stream."""
+    kind = exchange.headers.get("content-type", "")
+    return kind.startswith("application/") and not any(word in kind for word in ("json", "xml", "octet-stream"))
 
 
-def _not_sent(error: Exception, secrets: tuple[str, ...]) -> Failure:
-    code = FailureCode.AUTH if getattr(error, "status_code", None) in (401, 403) else FailureCode.INVALID_REQUEST
-    said = scrub(str(getattr(error, "message", None) or error), secrets)
+def _is_made_up(response: Any) -> bool:
+    """LiteLLM attaches responses to its exceptions that nobody ever sent."""
+    try:
+        return str(response.request.url.host).endswith("litellm.ai") or not hasattr(response, "headers")
+    except Exception:  # no request: made up as well
+        return True
+
+
+def _not_sent(error: Exception, code: FailureCode, secrets: tuple[str, ...]) -> Failure:
+    said = scrub(str(getattr(error, "message", None) or error).partition("Traceback (most")[0], secrets)
     return Failure(f"The request could not be built: {said}", code)
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import orjson
 
-KEEP_BYTES = 1 << 20
-"""How much of a body that is no stream is kept to be looked at; no known reply or error is longer."""
-
 STREAM_HEAD_BYTES = 16 << 10
 """How much of a stream's beginning is kept, to recognise a body that is no stream at all."""
 
+_STREAM_TYPES = ("text/event-stream", "application/x-ndjson", "application/stream+json")
+_STREAM_STARTS = (b"data:", b"event:", b": ")
 _SSE_FIELDS = (b":", b"event:", b"id:", b"retry:")
 
 
@@ -25,10 +24,10 @@ class WireFacts:
 
     `error` is the last error object the provider reported, `finish` its own word for the end, `usage` whether it sent
     token counts, `known` whether any event had a shape that this file understands (else LiteLLM is to be believed),
-    `garbage` whether something came that belongs into no stream, `done` whether the stream's last event was seen.
+    `streamed` whether the body is a stream of events, `garbage` whether something came that belongs into no stream, `done` whether the stream's last event was seen.
     """
 
-    def __init__(self, *, streamed: bool) -> None:
+    def __init__(self, content_type: str = "") -> None:
         self.error: Any = None
         self.finish: str | None = None
         self.usage = False
@@ -36,17 +35,19 @@ class WireFacts:
         self.known = False
         self.garbage = False
         self.done = False
-        self._streamed = streamed
+        self.streamed = content_type.startswith(_STREAM_TYPES)
         self._kept = bytearray()
         self._line = bytearray()
 
     def feed(self, data: bytes) -> int:
         """Take in the next bytes; returns how many events (never comments) they completed."""
-        room = (STREAM_HEAD_BYTES if self._streamed else KEEP_BYTES) - len(self._kept)
-        if room > 0:
-            self._kept += data[:room]
-        if not self._streamed:
+        if not self._kept and data.startswith(_STREAM_STARTS):
+            self.streamed = True  # whatever the content type says
+        if not self.streamed:
+            self._kept += data
             return 0
+        if len(self._kept) < STREAM_HEAD_BYTES:
+            self._kept += data[: STREAM_HEAD_BYTES - len(self._kept)]
         before = self.events
         self._line += data
         *lines, rest = self._line.replace(b"\r", b"\n").split(b"\n")
@@ -60,8 +61,8 @@ class WireFacts:
         if self._line:
             self._take_line(bytes(self._line))
             self._line.clear()
-        if self.events == 0 or not self._streamed:
-            self._take_json(bytes(self._kept))
+        if self.events == 0 and self._take_json(bytes(self._kept)) and not self.streamed:
+            self.events = 1
 
     def body(self) -> bytes:
         """The kept beginning of the body."""
@@ -100,13 +101,10 @@ class WireFacts:
 
 
 def error_of(event: Mapping[str, Any]) -> Any:
-    """The error object of a reply or stream event, or None. Providers nest it under `error`, `detail` or not at all."""
-    error = event.get("error")
-    if error:
-        return error
-    for choice in event.get("choices") or ():
-        if isinstance(choice, dict) and choice.get("error"):
-            return choice["error"]
+    """The error object of a reply or stream event, or None. Providers nest it, or send it bare."""
+    for holder in (event, _part(event, "response"), *_parts(event, "choices")):
+        if holder.get("error"):
+            return holder["error"]
     if event.get("type") == "error" or event.get("object") == "error":
         return dict(event)
     if "choices" not in event and event.get("message") and event.get("code"):
@@ -116,27 +114,22 @@ def error_of(event: Mapping[str, Any]) -> Any:
 
 def finish_of(event: Mapping[str, Any]) -> str | None:
     """The provider's own word for the end of the reply, if this event carries it."""
-    for choice in event.get("choices") or ():
-        if isinstance(choice, dict) and choice.get("finish_reason"):
-            return str(choice["finish_reason"])
-    for candidate in event.get("candidates") or ():
-        if isinstance(candidate, dict) and candidate.get("finishReason"):
-            return str(candidate["finishReason"])
-    if isinstance(blocked := event.get("promptFeedback"), dict) and blocked.get("blockReason"):
-        return str(blocked["blockReason"])
-    if event.get("stop_reason"):
-        return str(event["stop_reason"])
-    if isinstance(delta := event.get("delta"), dict) and delta.get("stop_reason"):
-        return str(delta["stop_reason"])
+    words = [choice.get("finish_reason") for choice in _parts(event, "choices")]
+    words += [candidate.get("finishReason") for candidate in _parts(event, "candidates")]
+    words.append(_part(event, "promptFeedback").get("blockReason"))
+    words += [event.get(name) for name in ("stop_reason", "stopReason", "finish_reason")]
+    words.append(_part(event, "delta").get("stop_reason"))
     if event.get("done") is True:
-        return str(event.get("done_reason") or "stop")
-    return None
+        words.append(event.get("done_reason") or "stop")
+    response = event if event.get("object") == "response" else _part(event, "response")
+    if response.get("status") in ("completed", "incomplete"):
+        words.append(_part(response, "incomplete_details").get("reason") or response["status"])
+    return next((str(word) for word in words if word), None)
 
 
 def usage_in(event: Mapping[str, Any]) -> bool:
     """Whether the event carries token counts of the provider."""
-    message = event.get("message")
-    holders = (event, message if isinstance(message, dict) else {})
+    holders = (event, _part(event, "message"), _part(event, "response"))
     return any(holder.get("usage") or holder.get("usageMetadata") for holder in holders) or (
         event.get("eval_count") is not None
     )
@@ -145,4 +138,14 @@ def usage_in(event: Mapping[str, Any]) -> bool:
 def _looks_known(event: Mapping[str, Any]) -> bool:
     return any(name in event for name in ("choices", "candidates", "done", "stop_reason", "error")) or str(
         event.get("type", "")
-    ).startswith(("message_", "content_block_", "error"))
+    ).startswith(("message_", "content_block_", "response.", "error"))
+
+
+def _part(event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = event.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _parts(event: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = event.get(name)
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

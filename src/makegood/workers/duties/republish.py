@@ -8,22 +8,25 @@ from collections.abc import Sequence
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.sweep import sweep_queued
-from makegood.tasks.wakeup import Publisher
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 
 
-async def run_once(store: AsyncStore, publisher: Publisher, agents: Sequence[str]) -> list[str]:
+async def run_once(
+    store: AsyncStore, publisher: Publisher, agents: Sequence[str], *, quarantine: bool = False
+) -> list[str]:
     """Announce at most as many waiting runs as there are more of them than messages in the queue.
 
     A shard in which anything was claimed lately is left alone, and one worker at a time looks at a shard.
     """
     if not agents:
         return []
-    found = await store.do_all([sweep_queued(prefix, agents) for prefix in all_prefixes()])
+    found = await store.do_all([sweep_queued(prefix, agents, quarantine=quarantine) for prefix in all_prefixes()])
     waiting = [run_id for shard in found for run_id in shard]
     if not waiting:
         return []
-    in_queue = await asyncio.to_thread(publisher.queue_length)
+    queue = QUARANTINE_QUEUE if quarantine else RUNS_QUEUE
+    in_queue = await asyncio.to_thread(publisher.queue_length, queue)
     lost = waiting[: max(0, len(waiting) - in_queue)]
     for run_id in lost:
-        await asyncio.to_thread(publisher.wake, run_id)
+        await asyncio.to_thread(publisher.wake, run_id, queue)
     return lost

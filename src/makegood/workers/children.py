@@ -1,0 +1,91 @@
+"""Child processes of the supervisor: forked from it, so that a restart needs no imports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One process to keep alive: its queue, how many runs it takes at once, its number among its like."""
+
+    queue: str
+    concurrency: int
+    number: int = 0
+
+
+@dataclass(slots=True)
+class Child:
+    """A started process and what the supervisor knows of it."""
+
+    slot: Slot
+    pid: int
+    boot_id: str
+    pulse_fd: int
+    started_s: float = field(default_factory=time.monotonic)
+    heard_s: float = field(default_factory=time.monotonic)
+    ready: bool = False
+    killed: bool = False
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit code once the process has ended (negative: the signal), reaped."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, unless it has ended."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill_group(self) -> None:
+        """Kill the process and everything it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def start_child(slot: Slot, env: Mapping[str, str], inherited_fds: Sequence[int]) -> Child:
+    """Fork a process for a slot. `inherited_fds` belong to the supervisor and are closed in the child."""
+    boot_id = secrets.token_hex(4)
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_child_main(slot, env, [*inherited_fds, read_fd], write_fd, boot_id))
+    os.close(write_fd)
+    os.set_blocking(read_fd, False)
+    return Child(slot, pid, boot_id, read_fd)
+
+
+def _child_main(slot: Slot, env: Mapping[str, str], fds: Sequence[int], pulse_fd: int, boot_id: str) -> int:
+    """Everything between fork and exit; no exception leaves it."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        os.environ.update(env)
+        from makegood.workers.process import serve
+
+        return serve(slot.queue, slot.concurrency, pulse_fd, boot_id)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            os.write(2, f"{error.code}\n".encode())
+            return 2
+        return int(error.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1

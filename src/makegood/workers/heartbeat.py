@@ -1,0 +1,113 @@
+"""The heartbeat of a worker process, on a thread of its own so that a busy loop does not cost the lease.
+
+It also watches the loop: one that has not answered for `loop_stall_s` ends its process, so that a takeover
+always means a proven death.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from makegood.errors import MakegoodError
+from makegood.store.connect import open_sync
+from makegood.store.keys import prefix_of
+from makegood.store.ops.leases import Beat, renew_lease
+from makegood.store.sync_store import SyncStore
+
+log = logging.getLogger("makegood.worker")
+
+BEATS_PER_LEASE = 3
+PULSES_PER_LEASE = 8
+
+
+class Heartbeat:
+    """Renews the leases of a process.
+
+    Args:
+        held: the runs that the process holds now; read from this thread.
+        loop_answered_s: monotonic time at which the loop last answered.
+        on_beat: told after each good round what the store said (on this thread).
+        pulse: called for the supervisor to see that the process lives, whether or not the store answers.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        worker: str,
+        lease_s: float,
+        loop_stall_s: float,
+        *,
+        held: Callable[[], Iterable[str]],
+        loop_answered_s: Callable[[], float],
+        on_beat: Callable[[list[Beat]], None],
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = SyncStore(url, client=open_sync(url, retries=0, reply_s=max(0.5, lease_s / 2)))
+        self._worker, self._lease_s, self._loop_stall_s = worker, lease_s, loop_stall_s
+        self._held, self._loop_answered_s, self._on_beat, self._pulse = held, loop_answered_s, on_beat, pulse
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="makegood-heartbeat", daemon=True)
+        self._pulse_thread = threading.Thread(target=self._show_life, name="makegood-pulse", daemon=True)
+        self._covered: set[str] = set()
+        self.valid_until_s = time.monotonic() + lease_s
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+        self._pulse_thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+        self._store.close()
+
+    def valid(self) -> bool:
+        """Whether the process may still act for its runs (DESIGN invariants 3 and 4)."""
+        return time.monotonic() < self.valid_until_s
+
+    def once(self) -> None:
+        """One round over the shards in which the process holds runs, or held some a round ago."""
+        began_s = time.monotonic()
+        by_shard: dict[str, list[str]] = defaultdict(list)
+        for run_id in self._held():
+            by_shard[prefix_of(run_id)].append(run_id)
+        prefixes = sorted(set(by_shard) | self._covered)
+        ops = [
+            renew_lease(prefix, self._worker, round(self._lease_s * 1000), by_shard.get(prefix, []))
+            for prefix in prefixes
+        ]
+        beats = self._store.do_all(ops)
+        self._covered = set(by_shard)
+        self.valid_until_s = began_s + self._lease_s
+        self._on_beat(beats)
+
+    def _show_life(self) -> None:
+        while not self._stop.wait(self._lease_s / PULSES_PER_LEASE):
+            self._pulse()
+
+    def _run(self) -> None:
+        pause_s = self._lease_s / BEATS_PER_LEASE
+        while not self._stop.wait(pause_s):
+            self._check_loop()
+            try:
+                self.once()
+            except MakegoodError as error:
+                log.warning("heartbeat: %s", error)
+                pause_s = min(1.0, self._lease_s / 10)
+            except Exception:
+                log.exception("heartbeat failed; it goes on")
+            else:
+                pause_s = self._lease_s / BEATS_PER_LEASE
+
+    def _check_loop(self) -> None:
+        silent_s = time.monotonic() - self._loop_answered_s()
+        if silent_s > self._loop_stall_s:
+            log.critical("the event loop has not answered for %.0f s; this process ends", silent_s)
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,71 @@
+"""The supervisor's report that a process is over, so that its runs are continued now and not at their lease's end."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from makegood.errors import BrokerUnreachable, MakegoodError
+from makegood.settings import Settings, mask_url
+from makegood.store.connect import open_sync
+from makegood.store.keys import all_prefixes
+from makegood.store.ops.leases import count_suspects, lose_worker
+from makegood.store.sync_store import SyncStore
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, Publisher
+
+REPLY_S = 2.0
+"""The supervisor does not wait longer for the store; a report that failed is repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obituary:
+    """A process that is over, killed and reaped. `death`: it died by itself, which counts for poison."""
+
+    worker: str
+    death: bool
+
+
+def report(settings: Settings, obituary: Obituary) -> tuple[int, int]:
+    """Give the process's runs back; returns how many wait now and how many of them are suspects.
+
+    Connections are opened and closed within, so that no fork inherits one. Raises MakegoodError when the store
+    cannot be reached: repeat it.
+    """
+    store = SyncStore(settings.redis_url, client=open_sync(settings.redis_url, retries=1, reply_s=REPLY_S))
+    try:
+        answers = store.do_all(
+            [
+                lose_worker(prefix, obituary.worker, only_expired=False, death=obituary.death)
+                for prefix in all_prefixes()
+            ]
+        )
+    finally:
+        store.close()
+    run_ids = [run_id for answer in answers for run_id in answer.run_ids]
+    suspects = sum(answer.suspects for answer in answers)
+    _announce(settings, run_ids, suspects > 0)
+    return len(run_ids), suspects
+
+
+def waiting_suspects(settings: Settings) -> int:
+    """How many suspects wait for a quarantine process; 0 when the store cannot be asked."""
+    store = SyncStore(settings.redis_url, client=open_sync(settings.redis_url, retries=0, reply_s=REPLY_S))
+    try:
+        return sum(store.do_all([count_suspects(prefix) for prefix in all_prefixes()]))
+    except MakegoodError:
+        return 0
+    finally:
+        store.close()
+
+
+def _announce(settings: Settings, run_ids: list[str], suspects: bool) -> None:
+    """Wake-ups are hints: what cannot be announced now is found by a sweeper."""
+    if not run_ids:
+        return
+    publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
+    with contextlib.suppress(BrokerUnreachable):
+        for run_id in run_ids:
+            publisher.wake(run_id)
+            if suspects:
+                publisher.wake(run_id, QUARANTINE_QUEUE)
+    publisher.close()

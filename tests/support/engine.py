@@ -1,0 +1,303 @@
+"""A worker in this process: the real Runtime on a real Valkey, a scripted provider behind LiteLLM, a real HTTP server for tools.
+
+`worker` makes such workers; wake-ups go to them through a `Pump` in place of Celery's queue. `model` and `shop` are
+servers; every request that a `model` saw is checked for balance when the test ends (CONTRACT F4).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from makegood import Agent, Client, Result, RetryPolicy, Timeouts
+from makegood.settings import Settings
+from makegood.store.keys import all_prefixes
+from makegood.store.ops.reads import read_counters
+from makegood.tasks.client import Run
+from makegood.tasks.model import litellm_setup
+from makegood.tasks.model.adapter import ModelAdapter
+from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
+from makegood.testing import Behaviour, Provider, Reply, RequestRecord, Status
+from makegood.workers.runtime import Runtime
+
+T = TypeVar("T")
+
+LONG_S = 30.0
+"""Bound of every wait: ten times what is needed on a slow machine, so that it only ends what hangs."""
+
+MODEL = "openai/gpt-5-mini"
+
+Script = Sequence[Behaviour] | Callable[[RequestRecord], Behaviour]
+
+
+# --- what every history must be -------------------------------------------------------------------------------------
+
+
+def assert_balanced(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Every call has exactly one result, right after its message and before anything else; no result without a call."""
+    open_ids: list[str] = []
+    for place, message in enumerate(messages):
+        if message["role"] == "tool":
+            assert message["tool_call_id"] in open_ids, f"message {place} is a result without a call"
+            open_ids.remove(message["tool_call_id"])
+            continue
+        assert not open_ids, f"message {place} comes before the results of {open_ids}"
+        open_ids = [call["id"] for call in message.get("tool_calls") or ()]
+        assert len(set(open_ids)) == len(open_ids), f"message {place} has two calls of one id"
+    assert not open_ids, f"the history ends without the results of {open_ids}"
+
+
+def eventually(look: Callable[[], T | None], what: str, within_s: float = LONG_S) -> T:
+    """The first truthy thing that `look` sees; for what can only be seen by looking at the store."""
+    until_s = time.monotonic() + within_s
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        assert time.monotonic() < until_s, f"not seen within {within_s:g} s: {what}"
+        time.sleep(0.01)
+
+
+def told(request: RequestRecord) -> dict[str, Any]:
+    """The error of the newest tool result in a request."""
+    error: dict[str, Any] = json.loads(request.messages[-1]["content"])["error"]
+    return error
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+class MakeProvider(Protocol):
+    """Makes a started provider of the test's own."""
+
+    def __call__(self, script: Script | None = None, *, then: Behaviour | None = None) -> Provider: ...
+
+
+@pytest.fixture
+def model() -> Iterator[MakeProvider]:
+    """A factory of scripted model providers; at the end every history they were sent must balance."""
+    made: list[Provider] = []
+
+    def make(script: Script | None = None, *, then: Behaviour | None = None) -> Provider:
+        made.append(Provider(script, then=then).start())
+        return made[-1]
+
+    yield make
+    for provider in made:
+        provider.stop()
+    for provider in made:
+        for request in provider.requests:
+            assert_balanced(request.messages)
+
+
+class Shop:
+    """A real HTTP server that tools talk to. It remembers what each idempotency key did, and how often it was asked.
+
+    `faults` are used up first, one per request, and may be behaviours or None (answer well). With `loses` the effect
+    happens though the answer is the fault.
+    """
+
+    def __init__(self, *faults: Behaviour | None, loses: bool = False) -> None:
+        self._faults, self._loses = list(faults), loses
+        self._lock = threading.Lock()
+        self.done: dict[str, str] = {}
+        self.provider = Provider(self._answer)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.provider.url
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """Everything that arrived."""
+        return self.provider.requests
+
+    @property
+    def keys(self) -> list[str]:
+        """The idempotency keys in the order of arrival."""
+        return [request.headers["idempotency-key"] for request in self.requests]
+
+    def _answer(self, request: RequestRecord) -> Behaviour:
+        with self._lock:
+            fault = self._faults.pop(0) if self._faults else None
+            key = request.headers.get("idempotency-key", "")
+            if fault is None or self._loses:
+                self.done.setdefault(key, f"T-{len(self.done) + 1}")
+        return fault or Status(200, {"id": self.done[key]})
+
+
+@pytest.fixture
+def shop() -> Iterator[Callable[..., Shop]]:
+    """A factory of shops."""
+    made: list[Shop] = []
+
+    def make(*faults: Behaviour | None, loses: bool = False) -> Shop:
+        made.append(Shop(*faults, loses=loses))
+        made[-1].provider.start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.provider.stop()
+
+
+def calls(*wanted: tuple[Any, ...], text: str = "") -> Reply:
+    """A reply that asks for tools: `calls(("look", {"n": 1}))`."""
+    return Reply(text, tool_calls=wanted)
+
+
+def make_agent(provider: Provider, *tools: Any, name: str = "a", **options: Any) -> Agent:
+    """An agent of that provider under `keep`, with fast retries unless told otherwise."""
+    args = {"api_base": provider.url, "api_key": "k", **options.pop("model_args", {})}
+    fast = RetryPolicy(retries=5, backoff=0.01, max_backoff=0.05)
+    options = {"on_failure": "keep", "retry": fast, "tool_retry": fast, **options}
+    return Agent(name, options.pop("model", MODEL), tools=tools, model_args=args, **options)
+
+
+def limits(**seconds: Any) -> Timeouts:
+    """Timeouts that leave everything else long."""
+    return Timeouts(**{"call": LONG_S, "step": LONG_S, "run": 2 * LONG_S, **seconds})
+
+
+# --- the worker -----------------------------------------------------------------------------------------------------
+
+
+class _Warm(LiteLLMAdapter):
+    """The real adapter; its rehearsal was played once for the whole session."""
+
+    async def warm_up(self) -> None:
+        self._litellm = litellm_setup.load()
+
+
+class Pump:
+    """Stands where Celery's queue stands: wake-ups go to one of the workers that consume, in a thread per slot."""
+
+    def __init__(self) -> None:
+        self._workers: list[tuple[Runtime, ThreadPoolExecutor]] = []
+        self._held: list[str] = []
+        self.sent: list[str] = []
+
+    def wake(self, run_id: str, queue: str = "") -> None:
+        """What `Publisher.wake` does."""
+        self.sent.append(run_id)
+        taking = [pair for pair in self._workers if not pair[0].takes_nothing]
+        if not taking:
+            self._held.append(run_id)
+            return
+        runtime, slots = taking[0]
+        slots.submit(runtime.perform, run_id)
+
+    def queue_length(self, queue: str = "") -> int:
+        """What `Publisher.queue_length` does."""
+        return len(self._held)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def attach(self, runtime: Runtime, slots: int) -> None:
+        """A worker begins to consume."""
+        self._workers.append((runtime, ThreadPoolExecutor(slots)))
+        held, self._held = self._held, []
+        for run_id in held:
+            self.wake(run_id)
+
+    def detach(self, runtime: Runtime) -> None:
+        """A worker no longer consumes; what it handles goes on."""
+        for pair in [each for each in self._workers if each[0] is runtime]:
+            self._workers.remove(pair)
+            pair[1].shutdown(wait=False)
+
+
+@dataclass
+class Workers:
+    """Makes workers on one store, and the client that enqueues for them."""
+
+    url: str
+    client: Client
+    pump: Pump
+    runtimes: list[Runtime] = field(default_factory=list)
+    recycled: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, *agents: Agent, slots: int = 8, **settings: Any) -> Runtime:
+        """A worker that serves these agents."""
+        adapter: Callable[[], ModelAdapter] = _Warm
+        chosen = Settings.load(redis_url=self.url, broker_url=self.url, loop_lag_ms=60_000, **settings)
+        served = {agent.name: agent for agent in agents}
+        runtime = Runtime(chosen, served, adapter=adapter, on_recycle=self.recycled.set)
+        runtime.publisher = self.pump  # type: ignore[assignment]
+        runtime.start()
+        self.runtimes.append(runtime)
+        self.pump.attach(runtime, slots)
+        return runtime
+
+    def stop(self, runtime: Runtime) -> None:
+        """Stop a worker in order: drain, wait for its runs, close."""
+        runtime.drain()
+        self.pump.detach(runtime)
+        eventually(lambda: not runtime.attempts, "the worker lets go of its runs")
+        self.runtimes.remove(runtime)
+        runtime.stop()
+
+    def enqueue(self, agent: Agent, value: Any = "go", **options: Any) -> Run:
+        """Enqueue a run."""
+        return self.client.enqueue(agent.name, value, **options)
+
+    def run(self, agent: Agent, value: Any = "go", **options: Any) -> tuple[Result, Run]:
+        """Enqueue a run (on a worker of its own if none was started) and wait for its end."""
+        if not self.runtimes:
+            self.start(agent)
+        run = self.enqueue(agent, value, **options)
+        return run.wait(LONG_S), run
+
+    def counters(self) -> Counter[str]:
+        """All counters of the store, summed over the shards."""
+        total: Counter[str] = Counter()
+        for prefix in all_prefixes():
+            total.update(self.client.store.do(read_counters(prefix)))
+        return total
+
+
+def events_of(run: Run, *kinds: str) -> list[dict[str, Any]]:
+    """The run's events of these types, oldest first."""
+    return [event for event in run.events() if event["type"] in kinds]
+
+
+@pytest.fixture(scope="session")
+def litellm() -> None:
+    """LiteLLM, loaded and rehearsed once."""
+    import asyncio
+
+    async def rehearse() -> None:
+        adapter = LiteLLMAdapter()
+        await adapter.warm_up()
+        await adapter.aclose()
+
+    asyncio.run(rehearse())
+
+
+@pytest.fixture
+def worker(store_url: str, litellm: None) -> Iterator[Workers]:
+    """Workers in this process, on an empty store."""
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(store_url))
+        pump = Pump()
+        client.publisher = pump  # type: ignore[assignment]
+        workers = Workers(store_url, client, pump)
+        yield workers
+        for runtime in workers.runtimes:
+            pump.detach(runtime)
+        for runtime in workers.runtimes:
+            runtime.stop()
+
+
+__all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "calls", "eventually", "events_of", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip

@@ -1,0 +1,390 @@
+"""A small world for the store's conformance suite: one server, one door to it, and runs in known places.
+
+The suite runs over four doors: fakeredis and a real Valkey, each through the blocking and the asyncio store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import fakeredis
+import pytest
+import redis
+
+from makegood.store import keys
+from makegood.store.async_store import AsyncStore
+from makegood.store.connect import open_async
+from makegood.store.ops import runs, steps
+from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops.breakers import server_time
+from makegood.store.scripts import Op
+from makegood.store.states import State
+from makegood.store.sync_store import SyncStore
+
+T = TypeVar("T")
+
+AGENT = "support"
+SHARD = 7
+PREFIX = keys.prefix(SHARD)
+DOORS = ("fake-sync", "fake-async", "valkey-sync", "valkey-async")
+
+
+class Door(Protocol):
+    """What both stores can do, seen from a test that is not async."""
+
+    def do(self, op: Op[T]) -> T: ...
+
+    def do_all(self, ops: Sequence[Op[Any]]) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncDoor:
+    """The asyncio store on a loop of its own."""
+
+    def __init__(self, make: Callable[[], AsyncStore]) -> None:
+        self._runner = asyncio.Runner()
+        self.store = self._runner.run(_made(make))
+
+    def do(self, op: Op[T]) -> T:
+        """Execute one operation."""
+        return self._runner.run(self.store.do(op))
+
+    def do_all(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """Execute operations as one pipeline."""
+        return self._runner.run(self.store.do_all(ops))
+
+    def close(self) -> None:
+        """Close store and loop."""
+        self._runner.run(self.store.aclose())
+        self._runner.close()
+
+
+async def _made(make: Callable[[], AsyncStore]) -> AsyncStore:
+    return make()
+
+
+def open_door(kind: str, url: str, retries: int = 3) -> Door:
+    """A door of a kind (`sync` or `async`) to the server at a URL."""
+    if kind == "sync":
+        return SyncStore(url)
+    return AsyncDoor(lambda: AsyncStore(url, client=open_async(url, retries)))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claimed run: its id and fence."""
+
+    run_id: str
+    fence: str
+
+
+@dataclass(slots=True)
+class World:
+    """One server: `door` is what is tested, `raw` looks at what it did."""
+
+    door: Door
+    raw: Any
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def do(self, op: Op[T]) -> T:
+        """Execute an operation through the door."""
+        return self.door.do(op)
+
+    def op(self) -> str:
+        """A fresh operation id."""
+        return f"op-{next(self._numbers)}"
+
+    # --- runs in known places -----------------------------------------------------------------------------------
+
+    def enqueue(self, **over: Any) -> str:
+        """A queued run; returns its id."""
+        given = {
+            "run_id": keys.new_run_id(SHARD),
+            "agent": AGENT,
+            "session": None,
+            "key": None,
+            "body": b'"hello"',
+            "input_digest": "digest-a",
+            "expires_in_ms": None,
+        } | over
+        return self.do(runs.enqueue_run(**given)).run_id
+
+    def try_claim(self, **over: Any) -> runs.Claim | None:
+        """Claim what is next."""
+        given = {
+            "shard_prefix": PREFIX,
+            "nonce": f"nonce-{next(self._numbers)}",
+            "worker": "worker-1",
+            "agents": [AGENT],
+        } | over
+        return self.do(runs.claim_run(**given))
+
+    def claim(self, **over: Any) -> Held:
+        """Claim what is next; there must be something."""
+        claim = self.try_claim(**over)
+        assert claim is not None
+        return Held(claim.run_id, claim.fence)
+
+    def running(self, **over: Any) -> Held:
+        """A run that is executed."""
+        run_id = self.enqueue(**over)
+        held = self.claim(agents=[over.get("agent", AGENT)])
+        assert held.run_id == run_id
+        return held
+
+    def in_step(self, rows: Sequence[tuple[str, str]] = (("a", "started"), ("b", "planned"))) -> Held:
+        """A run in its first step with these rows (name, status), all with effects."""
+        held = self.running()
+        self.do(intent(held, self.op(), rows=rows))
+        return held
+
+    def put_in_state(self, run_id: str, state: State) -> None:
+        """Move a run to a state by hand, with its gauges."""
+        agent = self.raw.hget(keys.run_key(run_id), "agent").decode()
+        now = self.state(run_id)
+        self.raw.zrem(keys.state_index(PREFIX, agent, str(now)), run_id)
+        self.raw.zadd(keys.state_index(PREFIX, agent, str(state)), {run_id: 1})
+        self.raw.hset(keys.run_key(run_id), "state", str(state))
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def state(self, run_id: str) -> State:
+        """The run's state; its gauges must agree: the run stands in exactly one of them."""
+        record = self.record(run_id)
+        state = State(record["state"])
+        homes = [each for each in State if self._stands_in(record["agent"], each, run_id)]
+        assert homes == [state]
+        return state
+
+    def _stands_in(self, agent: str, state: State, run_id: str) -> bool:
+        return self.raw.zscore(keys.state_index(PREFIX, agent, str(state)), run_id) is not None
+
+    def record(self, run_id: str) -> dict[str, str]:
+        """The run's record."""
+        return _texts(self.raw.hgetall(keys.run_key(run_id)))
+
+    def number(self, run_id: str, name: str) -> int:
+        """A number of the record; missing is 0."""
+        return int(self.record(run_id).get(name, 0))
+
+    def row(self, run_id: str, name: str) -> tuple[str, str]:
+        """Status and outcome of a journal row."""
+        fields = _texts(self.raw.hgetall(keys.journal_key(run_id)))
+        return fields[f"{name}.s"].split("|")[0], fields.get(f"{name}.o", "")
+
+    def events(self, run_id: str) -> list[str]:
+        """Types of the run's events, oldest first."""
+        return [fields[b"t"].decode() for _, fields in self.raw.xrange(keys.events_key(run_id))]
+
+    def counters(self) -> dict[str, int]:
+        """The counters of the shard."""
+        return {name: int(value) for name, value in _texts(self.raw.hgetall(f"{PREFIX}counters")).items()}
+
+    def samples(self, series: str) -> int:
+        """How many durations a series of the shard holds."""
+        fields = _texts(self.raw.hgetall(f"{PREFIX}lat:{series}"))
+        return sum(int(value) for name, value in fields.items() if not name.endswith(":max"))
+
+    def now_ms(self) -> int:
+        """The server's clock."""
+        return self.do(server_time())
+
+    def wait_until_ms(self, moment_ms: int) -> None:
+        """Wait until the server's clock has passed a moment."""
+        while self.now_ms() <= moment_ms:
+            pass
+
+    def dump(self) -> dict[str, Any]:
+        """Everything the server holds: key → (whether it expires, content)."""
+        return {name.decode(): self._content(name) for name in sorted(self.raw.keys("*"))}
+
+    def _content(self, name: bytes) -> tuple[bool, Any]:
+        kind = self.raw.type(name).decode()
+        read: dict[str, Callable[[], Any]] = {
+            "string": lambda: self.raw.get(name),
+            "hash": lambda: self.raw.hgetall(name),
+            "set": lambda: sorted(self.raw.smembers(name)),
+            "zset": lambda: self.raw.zrange(name, 0, -1, withscores=True),
+            "stream": lambda: self.raw.xrange(name),
+        }
+        return self.raw.ttl(name) >= 0, read[kind]()
+
+    def shape(self) -> str:
+        """The dump without what differs from run to run: ids, nonces and times."""
+        text = repr(self.dump())
+        text = re.sub(r"\d\d-[0-9a-z]{26}", "RUN", text)
+        text = re.sub(r"(nonce|op)-\d+", r"\1", text)
+        text = re.sub(r"\b[0-9a-f]{16}\b", "TOKEN", text)
+        text = re.sub(r"-?\b\d{13}\b(-\d+|\.0)?", "TIME", text)
+        return re.sub(r"\b\d{5}:", "DAY:", text)
+
+
+def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in fields.items()}
+
+
+# --- operations with plain defaults ---------------------------------------------------------------------------------
+
+
+def intent(
+    held: Held,
+    op: str,
+    *,
+    step: int = 1,
+    base: int | None = None,
+    rows: Sequence[tuple[str, str]] = (("a", "started"),),
+    effect: bool = True,
+    **over: Any,
+) -> Op[steps.Ack]:
+    """The intent of a step with rows given as (name, status)."""
+    given = {
+        "step": step,
+        "base": step - 1 if base is None else base,
+        "counts": True,
+        "decision": b"{}",
+        "spent": steps.Spent(10, 5, 0.25),
+        "rows": [steps.RowIntent(name, b"{}", status, effect) for name, status in rows],
+        "new_events": [NewEvent("step.started", {}, step)],
+    } | over
+    return steps.write_intent(run_id=held.run_id, fence=held.fence, op=op, **given)
+
+
+def start(held: Held, op: str, *names: str) -> Op[steps.Ack]:
+    """Admit planned rows."""
+    return steps.start_calls(
+        run_id=held.run_id,
+        fence=held.fence,
+        op=op,
+        rows=[(name, True) for name in names],
+        new_events=[NewEvent("tool.started", {}, 1, name) for name in names],
+    )
+
+
+def outcome(
+    held: Held,
+    op: str,
+    *names: str,
+    status: str = "succeeded",
+    ends: int = 0,
+    effect: bool = True,
+    **over: Any,
+) -> Op[steps.Ack]:
+    """Outcomes of rows, all with one status; `ends` is the step that ends with them."""
+    given = {
+        "ended_step": ends,
+        "outcomes": [
+            steps.RowOutcome(name, status, f'{{"of":"{name}"}}'.encode(), 1, effect) for name in names
+        ],
+        "latencies": [Sample("tool:mail", 3, 20) for _ in names],
+        "new_events": [NewEvent("tool.ended", {}, 1, name) for name in names],
+    } | over
+    return steps.record_outcomes(run_id=held.run_id, fence=held.fence, op=op, **given)
+
+
+def note(held: Held, op: str, **over: Any) -> Op[steps.Ack]:
+    """An activity with one event."""
+    given = {"activity": b'{"activity":"backing_off"}', "sends": 2, "new_events": [NewEvent("llm.retry", {}, 1)]} | over
+    return steps.note_activity(run_id=held.run_id, fence=held.fence, op=op, **given)
+
+
+def release(held: Held, op: str, target: str = "queued", **over: Any) -> Op[State]:
+    """Let go of a run: handed over, or parked for a minute."""
+    given: dict[str, Any] = {"continued": True, "new_events": [NewEvent("run.handed_over", {})]} | over
+    if target == "parked":
+        given = {"due_in_ms": 60_000} | given
+    return runs.release_run(run_id=held.run_id, fence=held.fence, op=op, target=target, **given)  # type: ignore[arg-type]
+
+
+def end(held: Held, op: str, state: State = State.SUCCEEDED, **over: Any) -> Op[State]:
+    """The end of a run."""
+    given = {
+        "output": b'"done"',
+        "latencies": [Sample("run:support", 9, 1000)],
+        "new_events": [NewEvent("run.ended", {"state": str(state)})],
+    } | over
+    return runs.end_run(run_id=held.run_id, fence=held.fence, op=op, state=state, **given)
+
+
+# --- operations under a fence, each with the place it needs ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """An operation that checks a fence: how to get a run where it is possible, and the operation."""
+
+    name: str
+    ready: Callable[[World], Held]
+    make: Callable[[Held, str], Op[Any]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FENCED = (
+    Fenced("write_intent", lambda world: world.running(), lambda held, op: intent(held, op)),
+    Fenced("start_calls", lambda world: world.in_step(), lambda held, op: start(held, op, "b")),
+    Fenced("record_outcomes", lambda world: world.in_step(), lambda held, op: outcome(held, op, "a")),
+    Fenced("step_end", lambda world: world.in_step(), lambda held, op: outcome(held, op, "a", ends=1)),
+    Fenced("empty_step_end", lambda world: world.in_step(), lambda held, op: outcome(held, op, ends=1)),
+    Fenced("note_activity", lambda world: world.running(), lambda held, op: note(held, op)),
+    Fenced("note_stopping", lambda world: world.running(), lambda held, op: note(held, op, stopping=True)),
+    Fenced("hand_over", lambda world: world.in_step(), lambda held, op: release(held, op, max_continuations=10)),
+    Fenced("next_attempt", lambda world: world.in_step(), lambda held, op: release(held, op, continued=False)),
+    Fenced("park", lambda world: world.in_step(), lambda held, op: release(held, op, "parked")),
+    Fenced("end_run", lambda world: world.in_step(), lambda held, op: end(held, op)),
+)
+
+
+def plain(answer: Any) -> Any:
+    """An answer without the server's clock."""
+    return answer.cancel if isinstance(answer, steps.Ack) else answer
+
+
+# --- fixtures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=DOORS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """An empty server behind each of the four doors in turn."""
+    server, _, kind = request.param.partition("-")
+    made = fake_world(kind) if server == "fake" else real_world(kind, request.getfixturevalue("store_url"))
+    yield made
+    made.door.close()
+    made.raw.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def real(request: pytest.FixtureRequest, store_url: str) -> Iterator[World]:
+    """An empty Valkey behind both doors in turn."""
+    made = real_world(request.param, store_url)
+    yield made
+    made.door.close()
+    made.raw.close()
+
+
+@pytest.fixture
+def fake() -> Iterator[World]:
+    """An empty fakeredis behind the blocking door."""
+    made = fake_world("sync")
+    yield made
+    made.door.close()
+
+
+def fake_world(kind: str) -> World:
+    """A world on a fakeredis of its own."""
+    server = fakeredis.FakeServer()
+    raw = fakeredis.FakeRedis(server=server)
+    if kind == "sync":
+        return World(SyncStore("redis://fake", client=fakeredis.FakeRedis(server=server)), raw)
+    return World(AsyncDoor(lambda: AsyncStore("redis://fake", client=fakeredis.FakeAsyncRedis(server=server))), raw)
+
+
+def real_world(kind: str, url: str) -> World:
+    """A world on a real server."""
+    return World(open_door(kind, url), redis.Redis.from_url(url))
