@@ -6,7 +6,7 @@ A lint test refuses `create_task` and `ensure_future` in any other module of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,16 +17,32 @@ def spawn(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work, name=f"makegood-{name}")
 
 
-async def first_of(work: asyncio.Future[Any], *signals: Awaitable[Any], timeout_s: float | None) -> bool:
+async def first_of(
+    work: asyncio.Future[Any], *signals: Callable[[Callable[[], None]], Callable[[], None]], timeout_s: float | None
+) -> bool:
     """Wait until the work is done, a signal came, or the time is up; True when the work is done.
 
-    The work is left as it is; what waited for the signals is gone when this returns.
+    A signal is a function that takes what to call and returns how to let go of it (`Cancel.follow`). The work is
+    left as it is; nothing of the wait remains when this returns.
     """
-    watchers = [asyncio.ensure_future(signal) for signal in signals]
+    if work.done():
+        return True
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(*_: object) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    work.add_done_callback(wake)
+    let_go = [signal(wake) for signal in signals]
+    timer = None if timeout_s is None else loop.call_later(timeout_s, wake)
     try:
-        await asyncio.wait({work, *watchers}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await woken
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        work.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+        for leave in let_go:
+            leave()
     return work.done()

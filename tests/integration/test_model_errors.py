@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from support.model_calls import KEY, PATIENT, PROVIDERS, chunks_of, failure_of, request_for
 
 from makegood.tasks.model.assemble import collect
 from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
@@ -38,6 +37,7 @@ from makegood.testing import (
     Status,
     openai_delta,
 )
+from support.model_calls import KEY, PATIENT, PROVIDERS, chunks_of, failure_of, request_for
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
@@ -68,9 +68,16 @@ STATUSES = {
 @pytest.mark.contract("B5", "B8", "B9", "B11")
 @BOTH
 @pytest.mark.parametrize("model", PROVIDERS)
-async def test_every_status_is_one_request_and_one_code(adapter: LiteLLMAdapter, model: str, stream: bool) -> None:
+async def test_every_status_is_one_request_and_one_code(
+    adapter: LiteLLMAdapter, model: str, stream: bool
+) -> None:
     """Counted at the server: no provider's client repeats anything, and the real status comes out."""
-    headers = {"retry-after-ms": "1500", "x-request-id": "req-9", "location": "/elsewhere", "x-should-retry": "true"}
+    headers = {
+        "retry-after-ms": "1500",
+        "x-request-id": "req-9",
+        "location": "/elsewhere",
+        "x-should-retry": "true",
+    }
     with Provider(lambda record: Status(list(STATUSES)[record.number - 1], headers=headers)) as provider:
         for count, (status, code) in enumerate(STATUSES.items(), 1):
             failure = await failure_of(adapter, request_for(provider, model, stream=stream))
@@ -83,8 +90,12 @@ async def test_every_status_is_one_request_and_one_code(adapter: LiteLLMAdapter,
 @pytest.mark.contract("B5")
 @BOTH
 @pytest.mark.parametrize("model", PROVIDERS)
-@pytest.mark.parametrize("behaviour", [Close(), Reset(), Raw(b"\x00\x01 nonsense\r\n\r\n")], ids=["close", "reset", "raw"])
-async def test_a_lost_reply_is_one_request(adapter: LiteLLMAdapter, model: str, stream: bool, behaviour: Behaviour) -> None:
+@pytest.mark.parametrize(
+    "behaviour", [Close(), Reset(), Raw(b"\x00\x01 nonsense\r\n\r\n")], ids=["close", "reset", "raw"]
+)
+async def test_a_lost_reply_is_one_request(
+    adapter: LiteLLMAdapter, model: str, stream: bool, behaviour: Behaviour
+) -> None:
     """Closed, reset or answered with nonsense: TRANSPORT, and nobody sends it again."""
     with Provider(lambda _: behaviour) as provider:
         failure = await failure_of(adapter, request_for(provider, model, stream=stream))
@@ -97,9 +108,14 @@ async def test_a_lost_reply_is_one_request(adapter: LiteLLMAdapter, model: str, 
 @pytest.mark.parametrize("model", ["openai/gpt-4o-mini", "anthropic/claude-sonnet-4-5"])
 async def test_nobody_there(adapter: LiteLLMAdapter, refused: str, model: str) -> None:
     """Refused and unknown hosts are TRANSPORT and say what happened."""
-    for base, words in ((refused, "refused the connection"), ("http://no-such-host.invalid", "could not be resolved")):
+    for base, words in (
+        (refused, "refused the connection"),
+        ("http://no-such-host.invalid", "could not be resolved"),
+    ):
         args = {"api_base": base, "api_key": "k"}
-        failure = await failure_of(adapter, ModelRequest(model, [{"role": "user", "content": "hi"}], args=args))
+        failure = await failure_of(
+            adapter, ModelRequest(model, [{"role": "user", "content": "hi"}], args=args)
+        )
         assert failure.code is FailureCode.TRANSPORT
         assert words in failure.message
 
@@ -154,8 +170,12 @@ async def test_a_json_error_with_status_200_has_its_own_code(
 @pytest.mark.contract("B4")
 @pytest.mark.parametrize("model", [name for name in PROVIDERS if not name.startswith("ollama")])
 async def test_an_error_in_the_stream_ends_it_in_order(adapter: LiteLLMAdapter, model: str) -> None:
-    """What came before is delivered; then usage, then a finish that carries the failure; nothing is raised."""
-    with Provider([ErrorEvent({"message": "slow down", "type": "rate_limit_error", "code": 429}, "hel")]) as provider:
+    """What came before is delivered; then usage, then a finish that carries the failure; nothing is
+    raised.
+    """
+    with Provider(
+        [ErrorEvent({"message": "slow down", "type": "rate_limit_error", "code": 429}, "hel")]
+    ) as provider:
         text, usage, finish = await chunks_of(adapter, request_for(provider, model, stream=True))
     assert text == TextDelta("hel")
     assert isinstance(usage, UsageChunk)
@@ -169,7 +189,9 @@ async def test_an_error_in_the_stream_ends_it_in_order(adapter: LiteLLMAdapter, 
 @pytest.mark.parametrize(
     "behaviour", [CutStream("hel"), CutStream(""), Reset("mid_stream")], ids=["cut", "cut at once", "reset"]
 )
-async def test_a_stream_without_finish_is_transport(adapter: LiteLLMAdapter, model: str, behaviour: Behaviour) -> None:
+async def test_a_stream_without_finish_is_transport(
+    adapter: LiteLLMAdapter, model: str, behaviour: Behaviour
+) -> None:
     """LiteLLM would call it "stop"."""
     with Provider([behaviour]) as provider:
         with pytest.raises(ModelFailure) as caught:
@@ -216,13 +238,19 @@ async def test_finish_reasons_that_are_failures(
 async def test_a_reply_cut_at_its_limit_is_a_reply(adapter: LiteLLMAdapter, stream: bool) -> None:
     """`length` is for the engine to judge."""
     with Provider([Reply("as far as it g", finish_reason="length")]) as provider:
-        assert (await collect(adapter.stream(request_for(provider, stream=stream), PATIENT))).finish_reason == "length"
+        assert (
+            await collect(adapter.stream(request_for(provider, stream=stream), PATIENT))
+        ).finish_reason == "length"
 
 
 @pytest.mark.contract("B9")
 async def test_an_output_limit_error_is_not_taken_for_a_reply(adapter: LiteLLMAdapter) -> None:
     """LiteLLM makes an empty reply of this one error."""
-    body = {"error": {"message": "Could not finish the message because max_tokens or model output limit was reached."}}
+    body = {
+        "error": {
+            "message": "Could not finish the message because max_tokens or model output limit was reached."
+        }
+    }
     with Provider([Status(400, body)]) as provider:
         assert (await failure_of(adapter, request_for(provider))).code is FailureCode.INVALID_REQUEST
 
@@ -231,19 +259,20 @@ async def test_an_output_limit_error_is_not_taken_for_a_reply(adapter: LiteLLMAd
 async def test_failures_carry_no_key_and_serialise(adapter: LiteLLMAdapter) -> None:
     """A provider that quotes the key gets it masked; the exception survives pickling."""
     body = {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}}
-    with Provider([Status(401, body)]) as provider:
-        with pytest.raises(ModelFailure) as caught:
-            await chunks_of(adapter, request_for(provider))
+    with Provider([Status(401, body)]) as provider, pytest.raises(ModelFailure) as caught:
+        await chunks_of(adapter, request_for(provider))
     assert KEY not in str(caught.value)
     assert KEY not in repr(caught.value)
-    assert pickle.loads(pickle.dumps(caught.value)).failure == caught.value.failure  # noqa: S301
+    assert pickle.loads(pickle.dumps(caught.value)).failure == caught.value.failure
 
 
 @pytest.mark.contract("B11")
 @pytest.mark.parametrize("model", ["nonsense/model", "no-such-provider", "", "perplexity/sonar"])
 async def test_what_litellm_refuses_is_an_invalid_request(adapter: LiteLLMAdapter, model: str) -> None:
     """No exception of a library crosses, also where nothing was sent."""
-    tools = [{"type": "function", "function": {"name": "t", "parameters": {"type": "object", "properties": {}}}}]
+    tools = [
+        {"type": "function", "function": {"name": "t", "parameters": {"type": "object", "properties": {}}}}
+    ]
     with Provider() as provider:
         failure = await failure_of(adapter, request_for(provider, model, tools=tools))
         assert failure.code is FailureCode.INVALID_REQUEST
@@ -269,6 +298,7 @@ async def test_an_error_of_one_call_does_not_touch_another(adapter: LiteLLMAdapt
 
     with Provider(script) as provider:
         results = await asyncio.gather(
-            *(collect(adapter.stream(request_for(provider), PATIENT)) for _ in range(20)), return_exceptions=True
+            *(collect(adapter.stream(request_for(provider), PATIENT)) for _ in range(20)),
+            return_exceptions=True,
         )
     assert sum(isinstance(result, ModelFailure) for result in results) == 10

@@ -15,7 +15,9 @@ CHAT = "/v1/chat/completions"
 
 def ask(provider: Provider, **body: object) -> httpx.Response:
     """One request in OpenAI's shape."""
-    return httpx.post(provider.url + CHAT, json={"messages": [{"role": "user", "content": "hi"}], **body}, timeout=10)
+    return httpx.post(
+        provider.url + CHAT, json={"messages": [{"role": "user", "content": "hi"}], **body}, timeout=10
+    )
 
 
 def test_a_list_is_played_in_order_and_its_end_is_loud() -> None:

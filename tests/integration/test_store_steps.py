@@ -10,6 +10,7 @@ import pytest
 from makegood.store.codes import OutOfOrder
 from makegood.store.ops import reads, steps
 from makegood.store.ops.args import NewEvent
+from makegood.store.ops.runs import cancel_run
 from support.store import World, end, intent, note, outcome, release, start
 
 
@@ -233,8 +234,6 @@ def test_what_is_open_when_a_run_ends_is_unknown(world: World) -> None:
 
 def test_every_reply_tells_of_a_cancel(world: World) -> None:
     """A worker hears of it with whatever it writes next."""
-    from makegood.store.ops.runs import cancel_run
-
     held = world.in_step()
     world.do(cancel_run(run_id=held.run_id, cause="user", actor="ada", reason=""))
     ops = [note(held, "n"), start(held, "s", "b"), outcome(held, "o", "a", "b", ends=1), intent(held, "i", step=2)]

@@ -178,6 +178,11 @@ class _Warm(LiteLLMAdapter):
     async def warm_up(self) -> None:
         self._litellm = litellm_setup.load()
 
+    async def aclose(self) -> None:
+        """Its own connections; LiteLLM's helpers belong to whichever loop of the test used them last."""
+        if self._connection is not None:
+            await self._connection.aclose()
+
 
 class Pump:
     """Stands where Celery's queue stands: wake-ups go to one of the workers that consume, in a thread per slot."""

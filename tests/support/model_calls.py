@@ -54,12 +54,15 @@ async def chunks_of(adapter: LiteLLMAdapter, request: ModelRequest, clocks: Cloc
 
 async def failure_of(adapter: LiteLLMAdapter, request: ModelRequest, clocks: Clocks = PATIENT) -> Failure:
     """The failure of a call that must fail, on whichever of the two error paths."""
+    chunks: list[Chunk] = []
+    raised: ModelFailure | None = None
     try:
         chunks = await chunks_of(adapter, request, clocks)
     except ModelFailure as error:
-        assert error.__cause__ is None, "nothing of a library may hang on the failure"
-        assert error.__context__ is None, "nothing of a library may hang on the failure"
-        return error.failure
+        raised = error
+    if raised is not None:
+        assert (raised.__cause__, raised.__context__) == (None, None), "nothing of a library may hang on it"
+        return raised.failure
     last = chunks[-1]
     assert isinstance(last, Finish), chunks
     assert last.failure is not None, chunks

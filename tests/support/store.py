@@ -238,18 +238,22 @@ def intent(
     *,
     step: int = 1,
     base: int | None = None,
-    rows: Sequence[tuple[str, str]] = (("a", "started"),),
+    rows: Sequence[tuple[str, str] | steps.RowIntent] = (("a", "started"),),
     effect: bool = True,
     **over: Any,
 ) -> Op[steps.Ack]:
-    """The intent of a step with rows given as (name, status)."""
+    """The intent of a step with rows given whole, or as (name, status)."""
+
+    def whole(row: tuple[str, str] | steps.RowIntent) -> steps.RowIntent:
+        return row if isinstance(row, steps.RowIntent) else steps.RowIntent(row[0], b"{}", row[1], effect)
+
     given = {
         "step": step,
         "base": step - 1 if base is None else base,
         "counts": True,
         "decision": b"{}",
         "spent": steps.Spent(10, 5, 0.25),
-        "rows": [steps.RowIntent(name, b"{}", status, effect) for name, status in rows],
+        "rows": [whole(row) for row in rows],
         "new_events": [NewEvent("step.started", {}, step)],
     } | over
     return steps.write_intent(run_id=held.run_id, fence=held.fence, op=op, **given)

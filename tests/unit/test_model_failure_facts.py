@@ -18,19 +18,26 @@ def judged(status: int, body: Any, headers: dict[str, str] | None = None) -> Fai
     return failure_of_status(status, headers or {}, json.dumps(body).encode(), NOW_S)
 
 
-def openai(message: str, code: str | None = None, type: str = "invalid_request_error") -> dict[str, Any]:
+def openai(message: str, code: str | None = None, kind: str = "invalid_request_error") -> dict[str, Any]:
     """An error body in OpenAI's shape."""
-    return {"error": {"message": message, "type": type, "code": code, "param": None}}
+    return {"error": {"message": message, "type": kind, "code": code, "param": None}}
 
 
 OVERFLOWS: list[tuple[str, int, Any]] = [
-    ("openai code", 400, openai("This model's maximum context length is 128000 tokens.", "context_length_exceeded")),
+    (
+        "openai code",
+        400,
+        openai("This model's maximum context length is 128000 tokens.", "context_length_exceeded"),
+    ),
     ("openai responses", 400, openai("Your input exceeds the context window of this model.")),
     ("openai code alone", 400, openai("Too much.", "context_length_exceeded")),
     (
         "anthropic",
         400,
-        {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens"}},
+        {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens"},
+        },
     ),
     (
         "anthropic sum",
@@ -40,7 +47,10 @@ OVERFLOWS: list[tuple[str, int, Any]] = [
     (
         "anthropic 413",
         413,
-        {"type": "error", "error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}},
+        {
+            "type": "error",
+            "error": {"type": "request_too_large", "message": "Request exceeds the maximum size"},
+        },
     ),
     (
         "gemini",
@@ -53,11 +63,18 @@ OVERFLOWS: list[tuple[str, int, Any]] = [
             }
         },
     ),
-    ("deepseek", 400, openai("This model's maximum context length is 65536 tokens. However, you requested 70000.")),
+    (
+        "deepseek",
+        400,
+        openai("This model's maximum context length is 65536 tokens. However, you requested 70000."),
+    ),
     (
         "vllm",
         400,
-        {"object": "error", "message": "The decoder prompt (length 9000) is longer than the maximum model length of 8192."},
+        {
+            "object": "error",
+            "message": "The decoder prompt (length 9000) is longer than the maximum model length of 8192.",
+        },
     ),
     (
         "llama.cpp",
@@ -75,38 +92,76 @@ OVERFLOWS: list[tuple[str, int, Any]] = [
         400,
         {"error": {"code": 400, "message": "This endpoint's maximum context length is 32768 tokens."}},
     ),
-    ("qwen", 400, openai("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]")),
+    (
+        "qwen",
+        400,
+        openai("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]"),
+    ),
     ("kimi", 400, openai("Invalid request: Your request exceeded model token limit: 131072")),
     ("z.ai", 400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}),
     (
         "openrouter nested",
         400,
-        {"error": {"code": 400, "message": "Provider returned error", "metadata": {"raw": '{"m":"prompt is too long"}'}}},
+        {
+            "error": {
+                "code": 400,
+                "message": "Provider returned error",
+                "metadata": {"raw": '{"m":"prompt is too long"}'},
+            }
+        },
     ),
-    ("500 by vllm", 500, openai("This model's maximum context length is 4096 tokens.", type="BadRequestError")),
+    (
+        "500 by vllm",
+        500,
+        openai("This model's maximum context length is 4096 tokens.", kind="BadRequestError"),
+    ),
 ]
 
 
 @pytest.mark.contract("B9")
-@pytest.mark.parametrize(("status", "body"), [case[1:] for case in OVERFLOWS], ids=[case[0] for case in OVERFLOWS])
+@pytest.mark.parametrize(
+    ("status", "body"), [case[1:] for case in OVERFLOWS], ids=[case[0] for case in OVERFLOWS]
+)
 def test_overflow_is_recognised_in_every_wording(status: int, body: Any) -> None:
     """All known wordings and codes of "too long" have one code."""
     assert judged(status, body).code is FailureCode.CONTEXT_WINDOW_EXCEEDED
 
 
 CODES: list[tuple[FailureCode, int, Any]] = [
-    (FailureCode.QUOTA, 429, openai("You exceeded your current quota.", "insufficient_quota", "insufficient_quota")),
-    (FailureCode.QUOTA, 402, openai("Insufficient Balance", type="unknown_error")),
+    (
+        FailureCode.QUOTA,
+        429,
+        openai("You exceeded your current quota.", "insufficient_quota", "insufficient_quota"),
+    ),
+    (FailureCode.QUOTA, 402, openai("Insufficient Balance", kind="unknown_error")),
     (FailureCode.QUOTA, 402, {}),
-    (FailureCode.QUOTA, 400, {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low"}}),
-    (FailureCode.QUOTA, 429, openai("exceeded", type="exceeded_current_quota_error")),
+    (
+        FailureCode.QUOTA,
+        400,
+        {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low"}},
+    ),
+    (FailureCode.QUOTA, 429, openai("exceeded", kind="exceeded_current_quota_error")),
     (FailureCode.RATE_LIMIT, 429, openai("Rate limit reached", "rate_limit_exceeded", "tokens")),
-    (FailureCode.RATE_LIMIT, 429, openai("Request too large on tokens per min (TPM): Limit 30000", None, "tokens")),
-    (FailureCode.RATE_LIMIT, 413, openai("Request too large on tokens per minute (TPM)", "rate_limit_exceeded")),
     (
         FailureCode.RATE_LIMIT,
         429,
-        {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota, please wait"}},
+        openai("Request too large on tokens per min (TPM): Limit 30000", None, "tokens"),
+    ),
+    (
+        FailureCode.RATE_LIMIT,
+        413,
+        openai("Request too large on tokens per minute (TPM)", "rate_limit_exceeded"),
+    ),
+    (
+        FailureCode.RATE_LIMIT,
+        429,
+        {
+            "error": {
+                "code": 429,
+                "status": "RESOURCE_EXHAUSTED",
+                "message": "You exceeded your current quota, please wait",
+            }
+        },
     ),
     (FailureCode.RATE_LIMIT, 500, openai("slow down", "rate_limit_exceeded")),
     (FailureCode.AUTH, 401, openai("Incorrect API key provided", "invalid_api_key")),
@@ -117,11 +172,19 @@ CODES: list[tuple[FailureCode, int, Any]] = [
     (FailureCode.INVALID_REQUEST, 422, {"detail": [{"loc": ["body"], "msg": "field required"}]}),
     (FailureCode.INVALID_REQUEST, 308, {}),
     (FailureCode.CONTENT_FILTER, 400, openai("filtered", "content_filter")),
-    (FailureCode.CONTENT_FILTER, 400, openai("Output data may contain inappropriate content.", "data_inspection_failed")),
-    (FailureCode.SERVER, 529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+    (
+        FailureCode.CONTENT_FILTER,
+        400,
+        openai("Output data may contain inappropriate content.", "data_inspection_failed"),
+    ),
+    (
+        FailureCode.SERVER,
+        529,
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+    ),
     (FailureCode.SERVER, 408, {}),
     (FailureCode.SERVER, 409, {}),
-    (FailureCode.SERVER, 503, openai("The server is overloaded", type="server_error")),
+    (FailureCode.SERVER, 503, openai("The server is overloaded", kind="server_error")),
 ]
 
 
@@ -137,7 +200,10 @@ def test_statuses_and_bodies_have_one_code(code: FailureCode, status: int, body:
 def test_a_body_that_is_no_json_is_judged_by_its_status() -> None:
     """A gateway's page adds nothing to the message."""
     failure = failure_of_status(502, {}, b"<html><body>Bad gateway</body></html>", NOW_S)
-    assert (failure.code, failure.message) == (FailureCode.SERVER, "The provider could not answer (HTTP 502).")
+    assert (failure.code, failure.message) == (
+        FailureCode.SERVER,
+        "The provider could not answer (HTTP 502).",
+    )
 
 
 @pytest.mark.contract("B10")
@@ -178,7 +244,9 @@ def test_retry_after_is_read_in_all_three_forms(headers: dict[str, str], expecte
 @pytest.mark.contract("B8")
 def test_geminis_delay_in_the_body_counts_as_retry_after() -> None:
     """Gemini says how long to wait in the body only."""
-    body = {"error": {"code": 429, "details": [{"@type": "x"}, {"@type": "RetryInfo", "retryDelay": "17.5s"}]}}
+    body = {
+        "error": {"code": 429, "details": [{"@type": "x"}, {"@type": "RetryInfo", "retryDelay": "17.5s"}]}
+    }
     assert judged(429, body).retry_after_ms == 17_500
 
 

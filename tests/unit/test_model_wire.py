@@ -51,7 +51,14 @@ def test_comments_complete_no_event() -> None:
         ({"type": "message", "stop_reason": "end_turn"}, "end_turn"),
         ({"done": True, "done_reason": "stop"}, "stop"),
         ({"object": "response", "status": "completed", "output": []}, "completed"),
-        ({"object": "response", "status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "content_filter"),
+        (
+            {
+                "object": "response",
+                "status": "incomplete",
+                "incomplete_details": {"reason": "content_filter"},
+            },
+            "content_filter",
+        ),
         ({"choices": [{"message": {"content": "x"}, "finish_reason": None}]}, None),
     ],
 )

@@ -53,7 +53,11 @@ class Command(click.Command):
         super().__init__(*args, **options)
         self.params += [
             click.Option(
-                ["--json", "json_"], is_flag=True, expose_value=False, callback=_remember("json"), help="Print JSON."
+                ["--json", "json_"],
+                is_flag=True,
+                expose_value=False,
+                callback=_remember("json"),
+                help="Print JSON.",
             ),
             click.Option(
                 ["--debug"],
@@ -140,9 +144,9 @@ def store_options(command: F) -> F:
         ("url", "The state store; default: MAKEGOOD_REDIS_URL."),
     ):
         option = f"--{name.replace('_', '-')}"
-        command = click.option(option, name, metavar="URL", expose_value=False, callback=_remember(name), help=text)(
-            command
-        )
+        command = click.option(
+            option, name, metavar="URL", expose_value=False, callback=_remember(name), help=text
+        )(command)
     return command
 
 
@@ -165,7 +169,9 @@ def timeout_option(text: str) -> Callable[[F], F]:
 def actor_options(command: F) -> F:
     """`--actor` and `--reason`, which go to the audit log."""
     command = click.option("--reason", default="", help="Why, for the audit log.")(command)
-    return click.option("--actor", default=None, help="Who; default: the user of the operating system.")(command)
+    return click.option("--actor", default=None, help="Who; default: the user of the operating system.")(
+        command
+    )
 
 
 def actor_or_user(actor: str | None) -> str:

@@ -31,11 +31,19 @@ def list_(state: State, limit: int) -> None:
         print_json(found)
         return
     rows = [
-        (b["name"], b["state"], b["failures"], b["opened_at"], "until it is closed" if b["held"] else b["open_until"])
+        (
+            b["name"],
+            b["state"],
+            b["failures"],
+            b["opened_at"],
+            "until it is closed" if b["held"] else b["open_until"],
+        )
         for b in found
     ]
     print_table(
-        ("BREAKER", "STATE", "FAILURES", "OPENED", "OPEN UNTIL"), rows, "No breaker has seen a failure: all are closed."
+        ("BREAKER", "STATE", "FAILURES", "OPENED", "OPEN UNTIL"),
+        rows,
+        "No breaker has seen a failure: all are closed.",
     )
 
 
@@ -104,4 +112,6 @@ def _check_name(client: Client, name: str) -> None:
     known = {breaker["name"] for breaker in all_breakers(client)}
     known |= {tool["breaker"] for declared in client.agents().values() for tool in declared["tools"]}
     if name not in known:
-        warn(f"No published tool uses a breaker named {name!r}; known are: {', '.join(sorted(known)) or 'none'}.")
+        warn(
+            f"No published tool uses a breaker named {name!r}; known are: {', '.join(sorted(known)) or 'none'}."
+        )

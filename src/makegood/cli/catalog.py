@@ -27,7 +27,8 @@ def list_agents(state: State, limit: int) -> None:
         print_json(found)
         return
     rows = [
-        (a["name"], a["kind"], a["model"], ", ".join(tool["name"] for tool in a["tools"]), a["on_failure"]) for a in found
+        (a["name"], a["kind"], a["model"], ", ".join(tool["name"] for tool in a["tools"]), a["on_failure"])
+        for a in found
     ]
     empty = "No worker has published an agent yet; start one with `makegood worker`."
     print_table(("AGENT", "KIND", "MODEL", "TOOLS", "ON FAILURE"), rows, empty)
@@ -76,7 +77,12 @@ def list_messages(state: State, limit: int) -> None:
 
     with state.client() as client:
         found: list[dict[str, Any]] = [
-            {"id": each["id"], "at": iso(int(each["id"].partition("-")[0])), "reason": each["reason"], "raw": each["raw"]}
+            {
+                "id": each["id"],
+                "at": iso(int(each["id"].partition("-")[0])),
+                "reason": each["reason"],
+                "raw": each["raw"],
+            }
             for each in client.store.do(catalog.read_aside(limit))
         ]
     if state.json:

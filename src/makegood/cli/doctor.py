@@ -60,9 +60,15 @@ def doctor(state: State) -> int:
         checks = [asdict(check) for check in report.checks]
         print_json({"ok": report.healthy, "findings": checks, "agents": report.agents, "versions": versions})
     else:
-        print_table(("", "PART", "CHECK", "FINDING"), [(c.level, c.part, c.name, c.text) for c in report.checks], "")
+        print_table(
+            ("", "PART", "CHECK", "FINDING"), [(c.level, c.part, c.name, c.text) for c in report.checks], ""
+        )
         click.echo()
-        print_table(("PACKAGE", "VERSION"), [(name, version or "not installed") for name, version in versions.items()], "")
+        print_table(
+            ("PACKAGE", "VERSION"),
+            [(name, version or "not installed") for name, version in versions.items()],
+            "",
+        )
     if report.unreachable:
         return Exit.UNREACHABLE
     return Exit.FINE if report.healthy else Exit.FAILED

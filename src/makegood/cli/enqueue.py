@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.argument("agent")
 @click.argument("input_", metavar="INPUT")
 @click.option("--key", help="Unique per agent; makes the request safe to repeat.")
-@click.option("--expires-in", type=Seconds(), metavar="SECONDS", help="How long the run may wait in the queue.")
+@click.option(
+    "--expires-in", type=Seconds(), metavar="SECONDS", help="How long the run may wait in the queue."
+)
 @click.option("--wait", is_flag=True, help="Wait for the end; exit code 7 unless it succeeded.")
 @timeout_option("How long to wait or follow; exit code 9 when it is over. The run goes on.")
 @click.option("--follow", is_flag=True, help="Print the run's events until it has ended.")

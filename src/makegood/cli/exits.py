@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -59,6 +60,9 @@ def code_for(error: errors.MakegoodError) -> Exit:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error becomes one sentence on standard error and an exit code."""
     state = State()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         from makegood.cli.app import cli
 
@@ -99,7 +103,9 @@ def explain(error: Exception) -> int:
             return code_for(error)
         case _:
             first = next(iter(str(error).splitlines()), "")[:300]
-            fail(f"unexpected {type(error).__name__}: {clean(first)}; run it again with --debug and report what it prints.")
+            fail(
+                f"unexpected {type(error).__name__}: {clean(first)}; run it again with --debug and report what it prints."
+            )
             return Exit.FAILED
 
 

@@ -66,6 +66,11 @@ def fail(message: str) -> None:
     click.echo(f"{_coloured('Error:', 'red')} {clean(message)}", err=True)
 
 
+def styled(text: str, **style: Any) -> str:
+    """The text in a style of click, on a terminal that wants colours; else as it is."""
+    return click.style(text, **style) if on_terminal() and "NO_COLOR" not in os.environ else text
+
+
 def on_terminal() -> bool:
     """Whether a person looks at standard output."""
     return sys.stdout is not None and sys.stdout.isatty()

@@ -36,10 +36,20 @@ def list_(state: State, run_state: str | None, agent: str | None, limit: int) ->
         print_json(listed)
         return
     rows = [
-        (r["run_id"], r["agent"], r["state"], (r["error"] or {}).get("code"), r["attempts"], r["enqueued_at"], took(r))
+        (
+            r["run_id"],
+            r["agent"],
+            r["state"],
+            (r["error"] or {}).get("code"),
+            r["attempts"],
+            r["enqueued_at"],
+            took(r),
+        )
         for r in listed
     ]
-    print_table(("RUN", "AGENT", "STATE", "ERROR", "ATTEMPTS", "ENQUEUED", "TOOK"), rows, "There are no such runs.")
+    print_table(
+        ("RUN", "AGENT", "STATE", "ERROR", "ATTEMPTS", "ENQUEUED", "TOOK"), rows, "There are no such runs."
+    )
 
 
 @runs.command("show")
@@ -58,7 +68,9 @@ def show(state: State, run_id: str) -> None:
 
 @runs.command("events")
 @click.argument("run_id", metavar="RUN")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended (with --json: one object per line).")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on until the run has ended (with --json: one object per line)."
+)
 @click.option("--from", "from_", default="0", metavar="ID", help="Only events after this id.")
 @store_options
 @click.pass_obj

@@ -65,12 +65,12 @@ OnHang = Callable[[float], Awaitable[None]]
 
 
 async def supervise(
-    running: Running, *, deadline: Deadline, cancel: Cancel, abandon: asyncio.Event, on_hang: OnHang
+    running: Running, *, deadline: Deadline, cancel: Cancel, abandon: Cancel, on_hang: OnHang
 ) -> BodyResult:
     """Wait for a started body. Cancel wins over a limit that is reached at the same moment (CONTRACT F7)."""
     left_s = deadline.left_s(time.monotonic())
     timeout_s = None if left_s == float("inf") else left_s
-    ended = await first_of(running.done, cancel.wait(), timeout_s=timeout_s)
+    ended = await first_of(running.done, cancel.follow, timeout_s=timeout_s)
     if ended:
         succeeded, value = running.done.result()
         return Returned(value) if succeeded else Raised(value)
@@ -80,13 +80,13 @@ async def supervise(
     return Cut(level, cause, hung_s=hung_s, abandoned=not running.done.done())
 
 
-async def _stop(running: Running, abandon: asyncio.Event, on_hang: OnHang) -> float:
+async def _stop(running: Running, abandon: Cancel, on_hang: OnHang) -> float:
     began_s = time.monotonic()
     running.stop()
-    if await first_of(running.done, abandon.wait(), timeout_s=GRACE_S):
+    if await first_of(running.done, abandon.follow, timeout_s=GRACE_S):
         return 0.0
-    while not running.done.done() and not abandon.is_set():
+    while not running.done.done() and not abandon.asked:
         await on_hang(time.monotonic() - began_s)
         running.stop()
-        await first_of(running.done, abandon.wait(), timeout_s=PATIENCE_S)
+        await first_of(running.done, abandon.follow, timeout_s=PATIENCE_S)
     return time.monotonic() - began_s

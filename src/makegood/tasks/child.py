@@ -45,7 +45,7 @@ def answer(request: dict[str, Any]) -> bytes:
         value = asyncio.run(_call(request))
         return orjson.dumps({"value": to_jsonable_python(value, fallback=str)})
     except BaseException as error:
-        return orjson.dumps({"failure": asdict(classify_tool_error(error, repeat=request.get("repeat", False)))})
+        return orjson.dumps({"failure": asdict(classify_tool_error(error, repeat=request["repeat"]))})
 
 
 async def _call(request: dict[str, Any]) -> Any:

@@ -32,12 +32,19 @@ class ProcessBody(TaskRunning):
     """One call in a child process; `stop()` kills it."""
 
     def __init__(
-        self, tool: Tool[Any, Any], facts: CallFacts, where: Mapping[str, Any], args: Mapping[str, Any]
+        self,
+        tool: Tool[Any, Any],
+        facts: CallFacts,
+        where: Mapping[str, Any],
+        args: Mapping[str, Any],
+        *,
+        repeat: bool = False,
     ) -> None:
         self._request = {
             "module": tool.fn.__module__,
             "name": tool.fn.__qualname__,
             "args": args,
+            "repeat": repeat,
             "run_id": facts.run_id,
             "idempotency_key": facts.idempotency_key,
             "left_s": facts.deadline.left_s(time.monotonic()),

@@ -7,17 +7,19 @@
         ...
         assert len(provider.requests) == 2
 
-It speaks OpenAI's chat completions, Anthropic's messages, Gemini's generateContent and Ollama, streamed and whole, and picks
-the interface from the path of the request. The script is a list of behaviours, one per request in the order of arrival, or a
-function from the recorded request to a behaviour, which suits a model that reacts to what it is told. The server has
-a thread and an event loop of its own, so it serves synchronous tests and tests with a loop alike, and does not stop when the
-loop under test does.
+It speaks OpenAI's chat completions, Anthropic's messages, Gemini's generateContent and Ollama, streamed and
+whole, and picks the interface from the path of the request. The script is a list of behaviours, one per
+request in the order of arrival, or a function from the recorded request to a behaviour, which suits a model
+that reacts to what it is told. The server has a thread and an event loop of its own, so it serves synchronous
+tests and tests with a loop alike, and does not stop when the loop under test does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -38,8 +40,9 @@ _STOP_S = 10.0
 class Provider:
     """The server. Use it as a context manager, plain or `async with`, or call `start` and `stop`.
 
-    `script` is a list of behaviours or a function; `then` answers requests beyond the end of a list, whose default says
-    so with status 418 (which is no reason to retry). Without a script every request gets `Reply("ok")`.
+    `script` is a list of behaviours or a function; `then` answers requests beyond the end of a list, whose
+    default says so with status 418 (which is no reason to retry). Without a script every request gets
+    `Reply("ok")`.
     """
 
     def __init__(self, script: Script | None = None, *, then: Behaviour | None = None) -> None:
@@ -82,7 +85,9 @@ class Provider:
 
     def start(self) -> Self:
         """Listen on a free port of 127.0.0.1. Raises `RuntimeError` when that fails within 10 s."""
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="provider", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="provider", daemon=True
+        )
         self._thread.start()
         if not self._started.wait(_STOP_S):
             raise RuntimeError("the scripted provider did not start")
@@ -98,13 +103,17 @@ class Provider:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.start)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await asyncio.to_thread(self.stop)
 
     async def _serve(self) -> None:
@@ -241,7 +250,11 @@ class _Connection(asyncio.Protocol):
         while not self._closed.is_set() and not (wait.release is not None and wait.release.is_set()):
             await self._pause(0.005 if wait.release is not None else wait.comment_s or 3600.0)
             passed += 0.005
-            if wait.comment_s and (wait.release is None or passed >= wait.comment_s) and not self._closed.is_set():
+            if (
+                wait.comment_s
+                and (wait.release is None or passed >= wait.comment_s)
+                and not self._closed.is_set()
+            ):
                 passed = 0.0
                 if self._transport is not None:
                     self._transport.write(wait.comment)
@@ -251,43 +264,42 @@ class _Connection(asyncio.Protocol):
         if not reset:
             self._transport.close()
             return
-        import socket
-        import struct
-
         sock = self._transport.get_extra_info("socket")
         if sock is not None:  # no lingering: the kernel answers with RST instead of FIN
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
 
-def _parse(data: bytes) -> tuple[int, str, str, dict[str, str], bytes] | None:
-    """One request at the beginning of `data`: its length, method, target, headers and body; None while incomplete."""
+_Parsed: TypeAlias = "tuple[int, str, str, dict[str, str], bytes]"
+
+
+def _parse(data: bytes) -> _Parsed | None:
+    """One request at the start of `data`: its length, method, target, headers and body; None while incomplete."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return None
     first, *lines = data[:end].decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ", 2)
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    start = end + 4
+    parted = [line.partition(":") for line in lines]
+    headers = {name.strip().lower(): value.strip() for name, _, value in parted}
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        return _parse_chunked(data, start, method, target, headers)
-    length = int(headers.get("content-length", 0))
-    if len(data) < start + length:
-        return None
-    return start + length, method, target, headers, data[start : start + length]
+        chunked = _unchunk(data, end + 4)
+        return None if chunked is None else (chunked[0], method, target, headers, chunked[1])
+    length = end + 4 + int(headers.get("content-length", 0))
+    return None if len(data) < length else (length, method, target, headers, data[end + 4 : length])
 
 
-def _parse_chunked(data: bytes, start: int, method: str, target: str, headers: dict[str, str]) -> tuple[int, str, str, dict[str, str], bytes] | None:  # fmt: skip
+def _unchunk(data: bytes, start: int) -> tuple[int, bytes] | None:
+    """Where a chunked body ends, and the body; None while incomplete."""
     body = b""
     while (line_end := data.find(b"\r\n", start)) >= 0:
         size = int(data[start:line_end].partition(b";")[0], 16)
-        start = line_end + 2
-        if len(data) < start + size + 2:
+        start = line_end + 2 + size + 2
+        if len(data) < start:
             return None
-        body += data[start : start + size]
-        start += size + 2
+        body += data[line_end + 2 : line_end + 2 + size]
         if size == 0:
-            return start, method, target, headers, body
+            return start, body
     return None
 
 

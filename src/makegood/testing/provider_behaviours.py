@@ -21,9 +21,10 @@ ToolCall: TypeAlias = "tuple[str, Mapping[str, Any] | str] | tuple[str, Mapping[
 class Reply:
     """A good answer, streamed or whole as the request asks.
 
-    `usage` is `(prompt, completion)` tokens, or None to send none. `delay_s` passes before the first byte, `gap_s`
-    between the chunks of a stream; `pieces` is the number of chunks the text is cut into. `comments` is the number of
-    SSE comments sent before each chunk. `finish_reason` is in the provider's own words (None: what fits).
+    `usage` is `(prompt, completion)` tokens, or None to send none. `delay_s` passes before the first byte,
+    `gap_s` between the chunks of a stream; `pieces` is the number of chunks the text is cut into. `comments`
+    is the number of SSE comments sent before each chunk. `finish_reason` is in the provider's own words
+    (None: what fits).
     """
 
     text: str = ""
@@ -39,7 +40,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An HTTP status with a JSON (dict, list) or raw (str, bytes) body; None: an error body in the provider's shape."""
+    """An HTTP status with a JSON (dict, list) or raw (str, bytes) body; None: an error body in the provider's
+    shape.
+    """
 
     code: int
     body: Any = None
@@ -51,8 +54,8 @@ class Status:
 class Stall:
     """Silence. It ends when the client closes, or when `release` is set: then the rest of `reply` follows.
 
-    `before_headers`: nothing is sent at all. `before_first_chunk`: the head of the answer. `mid_stream`: the head and the
-    first chunk of `reply`. `comment_s` sends an SSE comment that often while stalling (0: none).
+    `before_headers`: nothing is sent at all. `before_first_chunk`: the head of the answer. `mid_stream`: the
+    head and the first chunk of `reply`. `comment_s` sends an SSE comment that often while stalling (0: none).
     """
 
     where: Literal["before_headers", "before_first_chunk", "mid_stream"] = "before_headers"
@@ -107,10 +110,11 @@ class CutStream:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of exactly these events: a dict is sent as JSON in a `data:` line, a string or bytes as they are.
+    """A stream of exactly these events: a dict is sent as JSON in a `data:` line, a string or bytes as they
+    are.
 
-    `openai_delta` and `openai_tool` make events in OpenAI's shape. `gap_s` passes between them; with `dribble` every byte
-    is sent alone.
+    `openai_delta` and `openai_tool` make events in OpenAI's shape. `gap_s` passes between them; with
+    `dribble` every byte is sent alone.
     """
 
     events: Sequence[Mapping[str, Any] | str | bytes]
@@ -122,16 +126,16 @@ class Events:
 Behaviour: TypeAlias = Reply | Status | Stall | Reset | Close | Body | Raw | ErrorEvent | CutStream | Events
 
 
-def Garbage(data: bytes = b"\x00\xff certainly not JSON") -> Body:  # noqa: N802
+def Garbage(data: bytes = b"\x00\xff certainly not JSON") -> Body:
     """Status 200 with bytes that mean nothing."""
     return Body(data)
 
 
-def Html200(text: str = "<html><body><h1>Login</h1></body></html>") -> Body:  # noqa: N802
+def Html200(text: str = "<html><body><h1>Login</h1></body></html>") -> Body:
     """Status 200 with a web page, as captive portals and gateways send."""
     return Body(text.encode(), "text/html; charset=utf-8")
 
 
-def JsonError200(error: Mapping[str, Any]) -> Status:  # noqa: N802
+def JsonError200(error: Mapping[str, Any]) -> Status:
     """Status 200 with a JSON error body."""
     return Status(200, {"error": dict(error)})

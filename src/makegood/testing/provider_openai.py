@@ -50,7 +50,9 @@ def openai_delta(content: str | None = None, finish_reason: str | None = None, *
     }
 
 
-def openai_tool(index: int | None, arguments: str = "", *, id: str | None = None, name: str | None = None) -> dict[str, Any]:
+def openai_tool(
+    index: int | None, arguments: str = "", *, call_id: str | None = None, name: str | None = None
+) -> dict[str, Any]:
     """One event with one fragment of a tool call; what is None is left out."""
     function: dict[str, Any] = {"arguments": arguments}
     if name is not None:
@@ -58,8 +60,8 @@ def openai_tool(index: int | None, arguments: str = "", *, id: str | None = None
     call: dict[str, Any] = {"function": function}
     if index is not None:
         call["index"] = index
-    if id is not None:
-        call |= {"id": id, "type": "function"}
+    if call_id is not None:
+        call |= {"id": call_id, "type": "function"}
     return openai_delta(tool_calls=[call])
 
 
@@ -94,7 +96,7 @@ class OpenAIWire:
         for piece in pieces_of(reply.text, reply.pieces):
             yield sse(openai_delta(piece))
         for position, call in enumerate(reply.tool_calls):
-            yield sse(openai_tool(position, id=id_of(call, number, position), name=call[0]))
+            yield sse(openai_tool(position, call_id=id_of(call, number, position), name=call[0]))
             for piece in pieces_of(arguments_of(call), reply.pieces):
                 yield sse(openai_tool(position, piece))
         yield sse(openai_delta(finish_reason=self._reason(reply)))

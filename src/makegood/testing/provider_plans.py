@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from makegood.testing.provider_behaviours import (
@@ -58,12 +59,14 @@ class End:
 
 Act: TypeAlias = Send | Pause | Wait | End
 
-_REASONS = {200: "OK", 301: "Moved Permanently", 400: "Bad Request", 401: "Unauthorized", 402: "Payment Required",
-            404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
+RESET_PAUSE_S = 0.02
+"""Between the first chunk and a reset, so that the client reads the chunk before the reset discards it."""
 
 
 def plan(behaviour: Behaviour, record: RequestRecord) -> Iterator[Act]:
-    """What to do for one request, in order. A plan without `End` leaves the connection open for the next request."""
+    """What to do for one request, in order. A plan without `End` leaves the connection open for the next
+    request.
+    """
     wire = wire_of(record.path)
     match behaviour:
         case Reply():
@@ -72,30 +75,14 @@ def plan(behaviour: Behaviour, record: RequestRecord) -> Iterator[Act]:
             if body is None:
                 body = wire.error(code, f"scripted status {code}")
             return iter((Pause(delay_s), Send(whole_answer(code, body, headers))))
-        case Stall():
-            return _stall(behaviour, record, wire)
-        case Reset("before_headers"):
-            return iter((End(reset=True),))
-        case Reset(_, reply):
-            return iter((Send(head(wire.content_type)), Send(chunk(_first_chunk(reply, record, wire))), Pause(0.02),
-                         End(reset=True)))  # fmt: skip
-        case Close():
-            return iter((End(),))
         case Body(data, content_type, headers):
             return iter((Send(whole_answer(200, data, {"content-type": content_type, **headers})),))
-        case Raw(data):
-            return iter((Send(data), End()))
-        case ErrorEvent(error, text):
-            events = [*_text_events(text, record, wire), wire.error_event(error)]
-            return _chunked(wire.content_type, events, 0.0)
-        case CutStream(text):
-            return _chunked(wire.content_type, _text_events(text, record, wire), 0.0)
-        case Events(events, gap_s, dribble, content_type):
-            sent = [event if isinstance(event, bytes) else event.encode() if isinstance(event, str) else sse(event)
-                    for event in events]  # fmt: skip
-            if dribble:
-                sent = [bytes((byte,)) for event in sent for byte in event]
-            return _chunked(content_type, sent, gap_s)
+        case Stall():
+            return _stall(behaviour, record, wire)
+        case Reset() | Close() | Raw():
+            return _break(behaviour, record, wire)
+        case ErrorEvent() | CutStream() | Events():
+            return _special_stream(behaviour, record, wire)
 
 
 def head(content_type: str, headers: Mapping[str, str] | None = None) -> bytes:
@@ -112,11 +99,24 @@ def chunk(data: bytes) -> bytes:
 
 def whole_answer(status: int, body: Any, headers: Mapping[str, str]) -> bytes:
     """A whole answer with a known length."""
-    data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    data = (
+        body
+        if isinstance(body, bytes)
+        else body.encode()
+        if isinstance(body, str)
+        else json.dumps(body).encode()
+    )
     named = {"content-type": "application/json", **{name.lower(): value for name, value in headers.items()}}
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Scripted')}", f"content-length: {len(data)}"]
+    lines = [f"HTTP/1.1 {status} {_reason(status)}", f"content-length: {len(data)}"]
     lines += [f"{name}: {value}" for name, value in named.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + data
+
+
+def _reason(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Scripted"
 
 
 def _reply(reply: Reply, record: RequestRecord, wire: Wire) -> Iterator[Act]:
@@ -154,9 +154,45 @@ def _first_chunk(reply: Reply, record: RequestRecord, wire: Wire) -> bytes:
     return sent
 
 
+def _break(behaviour: Reset | Close | Raw, record: RequestRecord, wire: Wire) -> Iterator[Act]:
+    match behaviour:
+        case Close():
+            yield End()
+        case Raw(data):
+            yield Send(data)
+            yield End()
+        case Reset(where, reply):
+            if where == "mid_stream":
+                yield Send(head(wire.content_type))
+                yield Send(chunk(_first_chunk(reply, record, wire)))
+                yield Pause(RESET_PAUSE_S)
+            yield End(reset=True)
+
+
+def _special_stream(
+    behaviour: ErrorEvent | CutStream | Events, record: RequestRecord, wire: Wire
+) -> Iterator[Act]:
+    match behaviour:
+        case ErrorEvent(error, text):
+            events = [*_text_events(text, record, wire), wire.error_event(error)]
+            return _chunked(wire.content_type, events, 0.0)
+        case CutStream(text):
+            return _chunked(wire.content_type, _text_events(text, record, wire), 0.0)
+        case Events(events, gap_s, dribble, content_type):
+            sent = [_event_bytes(event) for event in events]
+            if dribble:
+                sent = [bytes((byte,)) for event in sent for byte in event]
+            return _chunked(content_type, sent, gap_s)
+
+
+def _event_bytes(event: Mapping[str, Any] | str | bytes) -> bytes:
+    if isinstance(event, bytes):
+        return event
+    return event.encode() if isinstance(event, str) else sse(event)
+
+
 def _stall(stall: Stall, record: RequestRecord, wire: Wire) -> Iterator[Act]:
     comment = chunk(b": keep-alive\n\n")
-    streamed = record.streamed or stall.where != "before_headers"
     if stall.where == "before_headers":
         yield Wait(stall.release)
         yield from _reply(stall.reply, record, wire)
@@ -169,7 +205,6 @@ def _stall(stall: Stall, record: RequestRecord, wire: Wire) -> Iterator[Act]:
         yield Wait(stall.release)
         yield Send(answer[cut:])
         return
-    assert streamed
     yield Send(head(wire.content_type, stall.reply.headers))
     first = _first_chunk(stall.reply, record, wire) if stall.where == "mid_stream" else b""
     if first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class Signal:
         try:
             async with asyncio.timeout(timeout_s):
                 await self
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
         return True
 
@@ -53,7 +53,9 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConnectionRecord:
-    """One accepted connection. `peer_closed` is set when the client ended it (EOF or reset), `closed` when it is gone."""
+    """One accepted connection. `peer_closed` is set when the client ended it (EOF or reset), `closed` when it
+    is gone.
+    """
 
     number: int
     peer_closed: Signal = field(default_factory=Signal)
@@ -64,8 +66,8 @@ class ConnectionRecord:
 class RequestRecord:
     """One request as it arrived. Header names are lower-case; `body` is the parsed JSON, or None.
 
-    `at_s` is monotonic time. `answering` is set when the first byte of the answer was sent, `reached` when the behaviour
-    arrived at the place where it stalls, `done` when its answer was sent whole or given up.
+    `at_s` is monotonic time. `answering` is set when the first byte of the answer was sent, `reached` when
+    the behaviour arrived at the place where it stalls, `done` when its answer was sent whole or given up.
     """
 
     number: int

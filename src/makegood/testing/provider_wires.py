@@ -44,7 +44,9 @@ class AnthropicWire:
         yield self._event({"type": "message_start", "message": self._message(reply, number)})
         index = 0
         if reply.text:
-            yield self._event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+            yield self._event(
+                {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+            )
             for piece in pieces_of(reply.text, reply.pieces):
                 yield self._delta(0, {"type": "text_delta", "text": piece})
             yield self._event({"type": "content_block_stop", "index": 0})

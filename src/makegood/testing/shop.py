@@ -99,7 +99,9 @@ class Shop:
     def start(self) -> Self:
         """Listen on a free port of 127.0.0.1."""
         self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="shop", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="shop", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -114,7 +116,9 @@ class Shop:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     # --- what the handler asks ------------------------------------------------------------------------------------

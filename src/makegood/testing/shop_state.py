@@ -43,9 +43,16 @@ class Store:
         known = self._answers.get((collection, key)) if key else None
         if known is not None:
             same, answer = known[0] == body, known[1]
-            return answer if same else (422, {"error": "the Idempotency-Key was already used with another payload"})
+            return (
+                answer
+                if same
+                else (422, {"error": "the Idempotency-Key was already used with another payload"})
+            )
         held = self._held[collection]
-        member = {"id": f"{LETTER[collection]}-{len(held) + 1}", **{field: body[field] for field in FIELDS[collection]}}
+        member = {
+            "id": f"{LETTER[collection]}-{len(held) + 1}",
+            **{field: body[field] for field in FIELDS[collection]},
+        }
         held[member["id"]] = member
         made: Answer = 201, dict(member)
         if key:

@@ -21,7 +21,6 @@ from makegood.settings import Settings, mask_url
 from makegood.spawn import spawn
 from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
-from makegood.store.connect import open_async
 from makegood.store.ops import catalog, runs
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import Beat
@@ -44,8 +43,8 @@ from makegood.workers.maintenance import Maintenance
 T = TypeVar("T")
 log = logging.getLogger("makegood.worker")
 
-STORE_RETRIES = 40
-"""A worker waits out a store that is away for about half a minute before an operation fails."""
+STORE_PATIENCE_S = 40.0
+"""A worker waits out a store that is away for so long before an operation fails."""
 
 BEFORE_GRACE_ENDS_S = 2.0
 """So long before the grace ends bodies are cancelled and outcomes written (DESIGN invariant 11)."""
@@ -135,7 +134,7 @@ class Runtime:
     # --- on the loop --------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        store = AsyncStore(self.settings.redis_url, client=open_async(self.settings.redis_url, STORE_RETRIES))
+        store = AsyncStore(self.settings.redis_url, patience_s=STORE_PATIENCE_S)
         breakers, latencies = BreakerBoard(store), LatencyBoard(store)
         self.heartbeat = self._make_heartbeat()
         threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_recycle)
@@ -284,7 +283,7 @@ class Runtime:
         for attempt in list(self.attempts.values()):
             attempt.cancel.ask("disposed")
         await asyncio.sleep(LAST_WORDS_S)
-        self.env.abandon.set()
+        self.env.abandon.ask("disposed")
 
     async def _close(self) -> None:
         if self._maintenance is not None:

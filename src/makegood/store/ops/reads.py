@@ -65,7 +65,7 @@ def _event(stream_id: str, fields: dict[str, bytes]) -> dict[str, Any]:
     return {
         "id": stream_id,
         "type": text(fields["t"]),
-        "at": iso(int(stream_id.split("-")[0])),
+        "at": iso(int(stream_id.split("-", maxsplit=1)[0])),
         "attempt": int(attempt) if attempt else None,
         "step": int(step) if step else None,
         "call_key": text(fields["c"]) or None,

@@ -143,7 +143,7 @@ class Calling:
         began_s = time.monotonic()
         hang = self.attempt.hang_reporter(self.row.call_key, self.row.tool)
         result = await supervise(
-            start_body(self.attempt, self.run, deadline),
+            start_body(self.attempt, self.run, deadline, repeat=self.maybe),
             deadline=deadline,
             cancel=self.attempt.cancel,
             abandon=self.attempt.env.abandon,
@@ -299,8 +299,8 @@ def needs_slot(run: ToRun) -> bool:
     return not run.tool.is_async and run.tool.isolation == "thread"
 
 
-def start_body(attempt: Attempt, run: ToRun, deadline: Deadline) -> Running:
-    """Start the tool's body in the way it asks for."""
+def start_body(attempt: Attempt, run: ToRun, deadline: Deadline, *, repeat: bool) -> Running:
+    """Start the tool's body in the way it asks for; `repeat`: an earlier try may have had its effect."""
     row = run.row
     facts = CallFacts(attempt.run_id, row.idempotency_key, deadline, attempt.env.may_act)
     where: Mapping[str, Any] = {
@@ -310,7 +310,7 @@ def start_body(attempt: Attempt, run: ToRun, deadline: Deadline) -> Running:
         "call_key": row.call_key,
     }
     if run.tool.isolation == "process":
-        return ProcessBody(run.tool, facts, where, run.tool.wire_args(run.kwargs))
+        return ProcessBody(run.tool, facts, where, run.tool.wire_args(run.kwargs), repeat=repeat)
     if run.tool.is_async:
         return TaskBody(run.tool, facts, where, attempt.http, run.kwargs)
     return ThreadBody(run.tool, facts, where, attempt.http, run.kwargs, attempt.env.threads)

@@ -10,6 +10,7 @@ from typing import Any
 
 from makegood.store.async_store import AsyncStore
 from makegood.tasks.agent import Agent
+from makegood.tasks.cancel import Cancel
 from makegood.tasks.breakers import BreakerBoard
 from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.model.adapter import ModelAdapter
@@ -26,7 +27,7 @@ class Env:
         publish: sends the wake-up message of a run that was released.
         report_bug: hands an unexpected exception and its tags to whoever watches (Sentry).
         draining: set when the worker takes no new work; attempts stop at their next step boundary.
-        abandon: set just before the process ends; nobody waits for hung work any more.
+        abandon: asked just before the process ends; nobody waits for hung work any more.
         quarantine: this process executes one suspect at a time, each until the outcome of one step is recorded.
         may_act: whether the worker's lease still covers its runs; asked before an effect begins (DESIGN invariant 3).
         secret_fields: names whose values are masked before the model or an agent's code sees them.
@@ -45,5 +46,5 @@ class Env:
     may_act: Callable[[], bool] = lambda: True
     secret_fields: tuple[str, ...] = ()
     draining: asyncio.Event = field(default_factory=asyncio.Event)
-    abandon: asyncio.Event = field(default_factory=asyncio.Event)
+    abandon: Cancel = field(default_factory=Cancel)
     rnd: Callable[[], float] = random.random

@@ -99,7 +99,6 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
         digests += more
         status = "planned" if each.planned else "started"
         rows.append(steps.RowIntent(each.run.row_id, raw, status, each.run.row.effect != "read"))
-    await attempt.drain_pending()
     op = steps.write_intent(
         **attempt.fresh(),
         step=decided.number,
@@ -111,7 +110,9 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
         blob_digests=digests,
         new_events=[*attempt.take_events(), *_opening(decided, started)],
     )
-    attempt.heard(await attempt.env.store.do(op))
+    # The end of the step before is on its way on the same connection; the intent names it and is refused without it.
+    attempt.pending.append(attempt.env.store.send(op))
+    await attempt.drain_pending()
     attempt.sends, attempt.l2_used_s = 0, 0.0
     for each in started:
         attempt.entries[each.run.row_id] = Entry(each.run.row)

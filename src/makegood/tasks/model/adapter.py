@@ -16,12 +16,13 @@ class ModelAdapter(Protocol):
     """
 
     def stream(self, request: ModelRequest, clocks: Clocks) -> AsyncGenerator[Chunk, None]:
-        """Send exactly one HTTP request and yield what comes back: deltas, then one `UsageChunk`, then one `Finish`.
+        """Send exactly one HTTP request and yield what comes back: deltas, then one `UsageChunk`, then one
+        `Finish`.
 
-        Transport and protocol errors, error statuses and clocks raise `ModelFailure`; an error that the provider
-        reports inside its reply ends the stream with a `Finish` that carries the failure. Cancelling the task that
-        consumes it, or `aclose()`, closes the connection before the call returns (CONTRACT B2, B4 to B7).
-        Whoever leaves the stream early must await `aclose()`; `assemble.collect` does.
+        Transport and protocol errors, error statuses and clocks raise `ModelFailure`; an error that the
+        provider reports inside its reply ends the stream with a `Finish` that carries the failure. Cancelling
+        the task that consumes it, or `aclose()`, closes the connection before the call returns (CONTRACT B2,
+        B4 to B7). Whoever leaves the stream early must await `aclose()`; `assemble.collect` does.
         """
         ...
 

@@ -1,6 +1,7 @@
 """Putting the chunks of one reply together (CONTRACT B3).
 
-LiteLLM's own builder merges two tool calls that share an index and drops one that has no id, so this is done here.
+LiteLLM's own builder merges two tool calls that share an index and drops one that has no id, so this is done
+here.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class _Call:
 
     __slots__ = ("arguments", "id", "name")
 
-    def __init__(self, id: str | None, name: str | None) -> None:
-        self.id = id
-        self.name = name or ""
+    def __init__(self, call_id: str | None) -> None:
+        self.id = call_id
+        self.name = ""
         self.arguments: list[str] = []
 
 
 class CallAssembler:
     """Collects fragments of tool calls; calls come out in the order in which they began.
 
-    A fragment continues the latest call of its index, unless it carries another id, or a name or first id although
-    the arguments so far are already whole.
+    A fragment continues the latest call of its index, unless it carries another id, or a name or first id
+    although the arguments so far are already whole.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,9 @@ class CallAssembler:
             call.arguments.append(fragment.arguments)
 
     def parts(self) -> tuple[ToolCallPart, ...]:
-        """The whole calls. A missing id is made up, a doubled one replaced, so that ids are unique in the reply."""
+        """The whole calls. A missing id is made up, a doubled one replaced, so that ids are unique in the
+        reply.
+        """
         seen: set[str] = set()
         parts = []
         for call in self._calls:
@@ -79,7 +82,7 @@ class CallAssembler:
                 return known
         if current is not None and not self._begins_another(current, fragment):
             return current
-        call = _Call(fragment.id or None, None)
+        call = _Call(fragment.id or None)
         self._calls.append(call)
         self._open[fragment.index] = call
         if call.id:
@@ -94,7 +97,9 @@ class CallAssembler:
 
 
 def _is_whole(arguments: str) -> bool:
-    """Whether the fragments so far are a complete JSON value: then a new name or id on the index is a new call."""
+    """Whether the fragments so far are a complete JSON value: then a new name or id on the index is a new
+    call.
+    """
     try:
         json.loads(arguments)
     except ValueError:
@@ -102,11 +107,13 @@ def _is_whole(arguments: str) -> bool:
     return True
 
 
-async def collect(chunks: AsyncGenerator[Chunk, None], on_delta: Callable[[str], None] | None = None) -> ModelReply:
+async def collect(
+    chunks: AsyncGenerator[Chunk, None], on_delta: Callable[[str], None] | None = None
+) -> ModelReply:
     """Read a stream to its end and return the whole reply; `on_delta` gets every piece of text as it arrives.
 
-    Raises `ModelFailure` when the stream raised it or its `Finish` carries one. However it is left, by an end, an
-    error or a cancellation, the close of the stream has been awaited.
+    Raises `ModelFailure` when the stream raised it or its `Finish` carries one. However it is left, by an
+    end, an error or a cancellation, the close of the stream has been awaited.
     """
     texts: list[str] = []
     calls = CallAssembler()

@@ -1,7 +1,7 @@
 """The four clocks of a model call (CONTRACT B6).
 
-They are ours and not LiteLLM's, whose `timeout` limits a single read. A clock that runs out cancels what waits on the
-connection, and the caller then closes it.
+They are ours and not LiteLLM's, whose `timeout` limits a single read. A clock that runs out cancels what
+waits on the connection, and the caller then closes it.
 """
 
 from __future__ import annotations
@@ -49,14 +49,18 @@ class CallClocks:
             self._phase(FailureCode.TIMEOUT_FIRST_TOKEN, self._loop.time() + self._clocks.first_token_s)
 
     def event(self) -> None:
-        """Something arrived that is not a comment: the first-token clock stops, the idle clock starts anew."""
+        """Something arrived that is not a comment: the first-token clock stops, the idle clock starts
+        anew.
+        """
         if self._streamed and self._clocks.idle_s > 0:
             self._phase(FailureCode.TIMEOUT_IDLE, self._loop.time() + self._clocks.idle_s)
         else:
             self._phase(None, 0.0)
 
     async def limit(self, awaitable: Awaitable[T]) -> T:
-        """Await under whatever clock is due first. Raises `ModelFailure` with that clock's code and sentence."""
+        """Await under whatever clock is due first. Raises `ModelFailure` with that clock's code and
+        sentence.
+        """
         if self._phase_code is FailureCode.TIMEOUT_IDLE:
             self.event()  # time the consumer spent on the last chunk is not the provider's silence
         task = asyncio.current_task()
@@ -66,7 +70,11 @@ class CallClocks:
                 self._scope = scope
                 return await awaitable
         except BaseException as error:
-            if task is not None and task.cancelling() > cancels and not isinstance(error, asyncio.CancelledError):
+            if (
+                task is not None
+                and task.cancelling() > cancels
+                and not isinstance(error, asyncio.CancelledError)
+            ):
                 raise asyncio.CancelledError from None  # a library must not turn a cancel into something else
             if not scope.expired() or (task is not None and task.cancelling() > cancels):
                 raise

@@ -1,8 +1,9 @@
 """One HTTP exchange of one model call: it lets a single request out and sees everything that comes back.
 
-LiteLLM gets this object as the transport of a client made for the call. So the facts (status, headers, body, what the
-stream said) come from the innermost response, whatever LiteLLM makes of it (CONTRACT B8); a second request within the
-call is refused before it leaves (CONTRACT B5); and closing the connection does not depend on LiteLLM (CONTRACT B7).
+LiteLLM gets this object as the transport of a client made for the call. So the facts (status, headers, body,
+what the stream said) come from the innermost response, whatever LiteLLM makes of it (CONTRACT B8); a second
+request within the call is refused before it leaves (CONTRACT B5); and closing the connection does not depend
+on LiteLLM (CONTRACT B7).
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from makegood.tasks.model.wire import WireFacts
 REST_S = 0.25
 """How long to wait for the end of a body whose last event was seen; it usually comes in the same packet."""
 
+TURN_S = 0.1
+"""How long a call may keep others from being prepared; four times what LiteLLM needs."""
+
 _SENT_EVENTS = (".send_request_body.complete",)
 _CONNECTED_EVENTS = (".send_request_headers.started",)
 
@@ -27,23 +31,24 @@ _CONNECTED_EVENTS = (".send_request_headers.started",)
 class Turn:
     """A call's turn to be prepared; it ends when the request leaves.
 
-    LiteLLM prepares a request in a thread, with 10 to 25 ms of work in Python. Many at once would take the interpreter from
-    the event loop for seconds, which then looks like providers that do not answer.
+    LiteLLM prepares a request in a thread, with 10 to 25 ms of work in Python. Many at once would take the
+    interpreter from the event loop for seconds, which then looks like providers that do not answer.
     """
 
     def __init__(self, turns: asyncio.Semaphore) -> None:
         self._turns = turns
-        self._held = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        """Wait for the turn."""
+        """Wait for the turn. It lasts `TURN_S` at most: not every request of LiteLLM's is seen leaving."""
         await self._turns.acquire()
-        self._held = True
+        self._timer = asyncio.get_running_loop().call_later(TURN_S, self.end)
 
     def end(self) -> None:
         """Let the next call prepare; calling it again changes nothing."""
-        if self._held:
-            self._held = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
             self._turns.release()
 
 
@@ -87,7 +92,9 @@ class Exchange(httpx.AsyncBaseTransport):
             for name, value in response.headers.multi_items()
             if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
         ]
-        return httpx.Response(response.status_code, headers=headers, stream=_Body(self, response), request=request)
+        return httpx.Response(
+            response.status_code, headers=headers, stream=_Body(self, response), request=request
+        )
 
     async def aclose(self) -> None:
         """LiteLLM closes clients as it sees fit; the shared connection is not its to close."""

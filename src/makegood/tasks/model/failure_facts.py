@@ -18,28 +18,43 @@ from makegood.tasks.rules.retry_after import parse_retry_after_ms
 MESSAGE_CHARS = 300
 """A provider's own text is cut here: it may quote the whole prompt."""
 
-REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-goog-request-id", "x-ds-trace-id", "x-dashscope-request-id",
-                      "x-generation-id", "apim-request-id", "cf-ray")  # fmt: skip
+REQUEST_ID_HEADERS = (
+    "x-request-id",
+    "request-id",  # Anthropic
+    "x-goog-request-id",
+    "x-ds-trace-id",  # DeepSeek
+    "x-dashscope-request-id",  # Qwen
+    "x-generation-id",  # OpenRouter
+    "apim-request-id",  # Azure
+    "cf-ray",
+)
 
-_SPECIFIC: dict[str, FailureCode] = {
-    word: code
-    for code, words in {
-        FailureCode.QUOTA: "insufficient_quota billing_hard_limit_reached billing_not_active billing_error "
-        "exceeded_current_quota_error insufficient_balance insufficient_credits payment_required arrearage 1113",
-        FailureCode.RATE_LIMIT: "rate_limit_exceeded rate_limit_error rate_limit_reached_error too_many_requests "
-        "resource_exhausted throttling throttling.ratequota tokens requests 1302 1303 1305",
-        FailureCode.AUTH: "invalid_api_key invalid_apikey authentication_error permission_error permission_denied "
-        "unauthenticated invalid_authentication_error incorrect_api_key account_deactivated",
-        FailureCode.SERVER: "overloaded_error overloaded engine_overloaded engine_overloaded_error unavailable "
-        "service_unavailable internal_server_error internal_error timeout_error deadline_exceeded",
-        FailureCode.CONTENT_FILTER: "content_filter content_policy_violation responsibleaipolicyviolation "
-        "data_inspection_failed datainspectionfailed 1301",
-        FailureCode.INVALID_REQUEST: "model_not_found not_found_error invalid_argument failed_precondition "
-        "unsupported_parameter unsupported_value unknown_parameter missing_required_parameter invalid_type",
-    }.items()
-    for word in words.split()
+_WORDS = {
+    FailureCode.QUOTA: "insufficient_quota billing_hard_limit_reached billing_not_active billing_error arrearage 1113 "
+    "exceeded_current_quota_error insufficient_balance insufficient_credits payment_required",
+    FailureCode.RATE_LIMIT: "rate_limit_exceeded rate_limit_error rate_limit_reached_error too_many_requests tokens "
+    "resource_exhausted throttling throttling.ratequota requests 1302 1303 1305",
+    FailureCode.AUTH: "invalid_api_key invalid_apikey incorrect_api_key authentication_error permission_error "
+    "permission_denied unauthenticated invalid_authentication_error account_deactivated",
+    FailureCode.SERVER: "overloaded overloaded_error engine_overloaded engine_overloaded_error unavailable "
+    "service_unavailable internal_server_error internal_error timeout_error deadline_exceeded",
+    FailureCode.CONTENT_FILTER: "content_filter content_policy_violation responsibleaipolicyviolation 1301 "
+    "data_inspection_failed datainspectionfailed",
+    FailureCode.INVALID_REQUEST: "model_not_found not_found_error invalid_argument failed_precondition invalid_type "
+    "unsupported_parameter unsupported_value unknown_parameter missing_required_parameter",
 }
+_SPECIFIC = {word: code for code, words in _WORDS.items() for word in words.split()}
 """Words that say more than the status they come with."""
+
+_PRECEDENCE = (
+    FailureCode.QUOTA,
+    FailureCode.CONTENT_FILTER,
+    FailureCode.RATE_LIMIT,
+    FailureCode.AUTH,
+    FailureCode.SERVER,
+    FailureCode.INVALID_REQUEST,
+)
+"""Which word counts where an error carries several."""
 
 _GENERIC: dict[str, FailureCode] = {
     "invalid_request_error": FailureCode.INVALID_REQUEST,
@@ -54,10 +69,14 @@ _GENERIC: dict[str, FailureCode] = {
 """Words that providers use for anything; an error status says more than they do."""
 
 _QUOTA_TEXT = re.compile(
-    r"insufficient[ _](balance|quota|credits|funds)|credit balance is too low|(requires|need) more credits", re.IGNORECASE
+    r"insufficient[ _](balance|quota|credits|funds)|credit balance is too low|(requires|need) more credits",
+    re.IGNORECASE,
 )
 _SECRET = re.compile(
-    r"(?i)(\bbearer\s+)[\w\-.=+/]+|\b(sk|pk|rk|gsk|xai|AIza|hf|key)[-_][\w\-*]{6,}|\bAIza[\w\-*]{6,}|([?&](?:api_?)?key=)[^\s&\"']+"
+    r"(?i)(\bbearer\s+)[\w\-.=+/]+"
+    r"|\b(sk|pk|rk|gsk|xai|AIza|hf|key)[-_][\w\-*]{6,}"
+    r"|\bAIza[\w\-*]{6,}"
+    r"|([?&](?:api_?)?key=)[^\s&\"']+"
 )
 _TRANSIENT_4XX = frozenset({408, 409, 425, 499})
 """Timeouts, lock conflicts, too early, closed by a gateway: providers' own clients repeat these."""
@@ -74,18 +93,21 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes, now_
 
 def failure_of_error(error: Any, status: int | None, headers: Mapping[str, str], now_wall_s: float,
                      secrets: tuple[str, ...] = ()) -> Failure:  # fmt: skip
-    """The failure that an error object inside a reply means, whatever the status of the reply (CONTRACT B10)."""
+    """The failure that an error object inside a reply means, whatever the status of the reply (CONTRACT
+    B10).
+    """
     return _failure(error, status, headers, now_wall_s, secrets)
 
 
 def classify(words: frozenset[str], text: str, status: int | None) -> FailureCode:
-    """The code for an error that carries these (lower-case) words, this text and this status (None or 2xx: none)."""
+    """The code for an error that carries these (lower-case) words, this text and this status (None or 2xx:
+    none).
+    """
     if says_overflow(words, text, status):
         return FailureCode.CONTEXT_WINDOW_EXCEEDED
     if status == 402 or _QUOTA_TEXT.search(text):
         return FailureCode.QUOTA
-    for code in (FailureCode.QUOTA, FailureCode.CONTENT_FILTER, FailureCode.RATE_LIMIT, FailureCode.AUTH,
-                 FailureCode.SERVER, FailureCode.INVALID_REQUEST):  # fmt: skip
+    for code in _PRECEDENCE:
         if any(_SPECIFIC.get(word) is code for word in words):
             return code
     if status is not None and status >= 300:
@@ -152,7 +174,7 @@ def _read(error: Any) -> tuple[frozenset[str], str, int | None]:
     words: set[str] = set()
     status: int | None = None
     for name in ("code", "type", "status", "error_type", "reason"):
-        value = error.get(name)
+        value: Any = error.get(name)
         if _is_status(value):
             status = int(value)
         elif isinstance(value, str | int) and not isinstance(value, bool):

@@ -18,7 +18,9 @@ from makegood.tasks.model.litellm_call import LiteLLMCall
 from makegood.tasks.model.types import Chunk, Clocks, ModelRequest
 
 KEEPALIVE_S = 30.0
-"""How long an idle connection is kept; providers close theirs after a minute or so, and a closed one costs a failed call."""
+"""How long an idle connection is kept; providers close theirs after a minute or so, and a closed one costs a
+failed call.
+"""
 
 PREPARING = 2
 """How many requests are prepared at the same time; the rest wait their turn."""
@@ -55,7 +57,9 @@ class LiteLLMAdapter:
             await call.close()
 
     async def warm_up(self) -> None:
-        """Import LiteLLM and play one call per wire format against canned replies; no network (CONTRACT B13)."""
+        """Import LiteLLM and play one call per wire format against canned replies; no network (CONTRACT
+        B13).
+        """
         self._litellm = await asyncio.to_thread(litellm_setup.load)
         if self._connection is None:
             self._connection = await asyncio.to_thread(_connection)
@@ -76,7 +80,9 @@ class LiteLLMAdapter:
 
 
 def _connection() -> httpx.AsyncClient:
-    """The client behind all calls. It obeys `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`; limits are the clocks'."""
+    """The client behind all calls. It obeys `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`; limits are the
+    clocks'.
+    """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_S)
     return httpx.AsyncClient(verify=_certificates(), timeout=None, limits=limits, follow_redirects=False)
 

@@ -28,7 +28,9 @@ from makegood.tasks.model.types import (
 T = TypeVar("T")
 
 LITELLM_TIMEOUT_S = 86_400.0
-"""LiteLLM's own timeout: constant, because clients are cached by it, and long, because the clocks are ours."""
+"""LiteLLM's own timeout: constant, because clients are cached by it, and long, because the clocks are
+ours.
+"""
 
 
 class LiteLLMCall:
@@ -81,7 +83,12 @@ class LiteLLMCall:
 
     async def _send(self) -> Any:
         request = self._request
-        options: dict[str, Any] = {**self._args, "num_retries": 0, "max_retries": 0, "timeout": LITELLM_TIMEOUT_S}
+        options: dict[str, Any] = {
+            **self._args,
+            "num_retries": 0,
+            "max_retries": 0,
+            "timeout": LITELLM_TIMEOUT_S,
+        }
         if request.tools:
             options["tools"] = [dict(tool) for tool in request.tools]
         if request.stream:
@@ -99,7 +106,9 @@ class LiteLLMCall:
         return await self._litellm.acompletion(model=model, messages=messages, **options)
 
     async def _limited(self, awaitable: Awaitable[T]) -> T:
-        """Await under the clocks; whatever a library raises becomes a `ModelFailure` that knows nothing of it."""
+        """Await under the clocks; whatever a library raises becomes a `ModelFailure` that knows nothing of
+        it.
+        """
         try:
             return await self._clocks.limit(awaitable)
         except ModelFailure:
@@ -110,7 +119,9 @@ class LiteLLMCall:
         raise ModelFailure(failure)
 
     def _said_inside(self) -> bool:
-        """Whether the failure stands inside a reply that was otherwise accepted: then it ends the stream in order."""
+        """Whether the failure stands inside a reply that was otherwise accepted: then it ends the stream in
+        order.
+        """
         status = self._exchange.status
         return status is not None and status < 300 and self._exchange.facts.error is not None
 
@@ -165,7 +176,9 @@ class LiteLLMCall:
         prompt = int(getattr(usage, "prompt_tokens", 0) or 0)
         completion = int(getattr(usage, "completion_tokens", 0) or 0)
         sent = facts.usage and usage is not None
-        if not sent and (facts.known or not prompt):  # else LiteLLM's count of a reply in a shape unknown to us
+        if not sent and (
+            facts.known or not prompt
+        ):  # else LiteLLM's count of a reply in a shape unknown to us
             usage = None
             prompt = estimate_prompt_tokens(self._request.messages, self._request.tools)
             completion = estimate_tokens(self._chars)
@@ -187,5 +200,7 @@ def _secrets_in(args: Mapping[str, Any]) -> Iterator[str]:
             yield value.get_secret_value()
         elif isinstance(value, Mapping):
             yield from _secrets_in(value)
-        elif isinstance(value, str) and "key" in name:
+        elif isinstance(value, str) and any(
+            word in name.lower() for word in ("key", "token", "secret", "auth")
+        ):
             yield value

@@ -1,7 +1,7 @@
 """Loading LiteLLM so that it is quiet, local and sends each request once (CONTRACT B13).
 
-Importing it takes 6 to 8 s, fetches a price list, reads `./.env` and prints hints, unless told otherwise beforehand. So it
-is imported only here, at first use or by a warm-up, and never when makegood is imported.
+Importing it takes 6 to 8 s, fetches a price list, reads `./.env` and prints hints, unless told otherwise
+beforehand. So it is imported only here, at first use or by a warm-up, and never when makegood is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -23,12 +25,27 @@ _ENVIRONMENT = {
 }
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _OPENAI_URL = "https://api.openai.com/v1"
+_UNAWAITED = r"coroutine '[\w.]*(completion|streaming)[\w.]*' was never awaited"
 _NO_REPEAT_LIMIT = 1_000_000_000
 
 _OWN_HANDLER = frozenset(
-    "deepseek hosted_vllm groq xai together_ai fireworks_ai cometapi ragflow edenai opencode_go azure_ai".split()
+    {
+        "azure_ai",
+        "cometapi",
+        "deepseek",
+        "edenai",
+        "fireworks_ai",
+        "groq",
+        "hosted_vllm",
+        "opencode_go",
+        "ragflow",
+        "together_ai",
+        "xai",
+    }
 )
-"""OpenAI-compatible providers that LiteLLM nevertheless reaches through its own HTTP handler and not OpenAI's library."""
+"""OpenAI-compatible providers that LiteLLM nevertheless reaches through its own HTTP handler and not OpenAI's
+library.
+"""
 
 _SIGN_IN = frozenset({"github_copilot", "chatgpt"})
 """Providers that need a sign-in by LiteLLM itself."""
@@ -45,7 +62,9 @@ _lock = threading.Lock()
 
 
 def load() -> Any:
-    """The `litellm` module, imported on first use. Safe to call from any thread; blocks for seconds the first time."""
+    """The `litellm` module, imported on first use. Safe to call from any thread; blocks for seconds the first
+    time.
+    """
     with _lock:
         first = "litellm" not in sys.modules
         if first:
@@ -56,18 +75,26 @@ def load() -> Any:
         if not getattr(litellm, "_makegood_ready", False):
             litellm.suppress_debug_info = True
             litellm.telemetry = False
-            litellm.disable_hf_tokenizer_download = True  # it fetches one to count tokens of any model named like Llama 3
+            litellm.disable_hf_tokenizer_download = (
+                True  # it fetches one to count tokens of any model named like Llama 3
+            )
             litellm.REPEATED_STREAMING_CHUNK_LIMIT = _NO_REPEAT_LIMIT
             for name in _LOGGERS:
                 logger = logging.getLogger(name)
                 logger.handlers.clear()
                 logger.setLevel(logging.CRITICAL)  # its records quote prompts
+            # A call that is cancelled while LiteLLM's thread prepares it leaves a coroutine that nobody needs.
+            warnings.filterwarnings("ignore", _UNAWAITED, RuntimeWarning)
             litellm._makegood_ready = True
     return litellm
 
 
-def client_for(litellm: Any, model: str, args: Mapping[str, Any], tools: Sequence[Any], exchange: Exchange) -> Any:
-    """A client of the kind LiteLLM wants for this model, whose only transport is `exchange`; None if there is no such."""
+def client_for(
+    litellm: Any, model: str, args: Mapping[str, Any], tools: Sequence[Any], exchange: Exchange
+) -> Any:
+    """A client of the kind LiteLLM wants for this model, whose only transport is `exchange`; None if there is
+    no such.
+    """
     name, provider, key, base = litellm.get_llm_provider(
         model=model, api_base=args.get("api_base"), api_key=args.get("api_key")
     )
@@ -95,11 +122,21 @@ def _openai_client(litellm: Any, args: Mapping[str, Any], exchange: Exchange) ->
     base = args["api_base"] or litellm.api_base
     return AsyncOpenAI(
         api_key=key or "missing",  # the provider then says 401, which is the truth
-        base_url=base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL,
+        base_url=base
+        or os.environ.get("OPENAI_BASE_URL")
+        or os.environ.get("OPENAI_API_BASE")
+        or _OPENAI_URL,
         organization=args.get("organization") or litellm.organization,
         max_retries=0,
-        http_client=httpx.AsyncClient(transport=exchange, follow_redirects=False),
+        http_client=_only(exchange),
     )
+
+
+def _only(exchange: Exchange) -> Any:
+    """A client with this one transport. OpenAI's library takes it as well as one of the httpx it was built
+    for.
+    """
+    return httpx.AsyncClient(transport=exchange, follow_redirects=False)
 
 
 def _azure_client(litellm: Any, args: Mapping[str, Any], exchange: Exchange) -> Any:
@@ -116,11 +153,13 @@ def _azure_client(litellm: Any, args: Mapping[str, Any], exchange: Exchange) -> 
         azure_endpoint=base,
         api_version=version or litellm.AZURE_DEFAULT_API_VERSION,
         max_retries=0,
-        http_client=httpx.AsyncClient(transport=exchange, follow_redirects=False),
+        http_client=_only(exchange),
     )
 
 
-def _goes_to_responses(name: str, provider: str, args: Mapping[str, Any], tools: Sequence[Any], base: str | None) -> bool:
+def _goes_to_responses(
+    name: str, provider: str, args: Mapping[str, Any], tools: Sequence[Any], base: str | None
+) -> bool:
     """Whether LiteLLM will use OpenAI's Responses interface, for which it takes no client from outside."""
     try:
         from litellm.responses.bridge_check import responses_api_bridge_check
@@ -141,9 +180,9 @@ def _goes_to_responses(name: str, provider: str, args: Mapping[str, Any], tools:
 def model_for(litellm: Any, model: str, *, with_tools: bool) -> str:
     """The name to give to LiteLLM for this model.
 
-    For an Ollama model that is not on its price list LiteLLM asks the server (`/api/show`, blocking the event loop) in
-    the middle of the call, so the model is put on the list, for nothing. And its `ollama/` route writes tools into the prompt
-    and demands JSON for every answer; `ollama_chat/` has real tool calls.
+    For an Ollama model that is not on its price list LiteLLM asks the server (`/api/show`, blocking the event
+    loop) in the middle of the call, so the model is put on the list, for nothing. And its `ollama/` route
+    writes tools into the prompt and demands JSON for every answer; `ollama_chat/` has real tool calls.
     """
     route, _, name = model.partition("/")
     if route not in ("ollama", "ollama_chat"):
@@ -163,4 +202,5 @@ async def close_clients() -> None:
     from litellm.llms.custom_httpx.async_client_cleanup import close_litellm_async_clients
 
     await close_litellm_async_clients()
-    await GLOBAL_LOGGING_WORKER.stop(discard_pending=True, timeout=1)
+    with suppress(Exception):  # it may belong to a loop that is gone
+        await GLOBAL_LOGGING_WORKER.stop(discard_pending=True, timeout=1)

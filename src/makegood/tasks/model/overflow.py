@@ -22,7 +22,7 @@ OVERFLOW_CODES = frozenset(
 _WORDINGS = (
     r"context[ _]length[ _]exceeded",
     r"maximum context length",  # OpenAI, vLLM, DeepSeek; "endpoint's maximum context length" is OpenRouter's
-    r"exceeds? the (model'?s )?(maximum )?context (window|length|limit)",  # OpenAI's Responses models, Anthropic
+    r"exceeds? the (model'?s )?(maximum )?context (window|length|limit)",  # OpenAI, Anthropic
     r"exceeds? the available context size",  # llama.cpp
     r"context (window|length|size) (is |was |has been )?(full|exceeded)",
     r"prompt is too long",  # Anthropic

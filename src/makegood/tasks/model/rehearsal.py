@@ -1,4 +1,6 @@
-"""Calls against canned replies, so that no real call pays for lazy imports (CONTRACT B13). No network is touched."""
+"""Calls against canned replies, so that no real call pays for lazy imports (CONTRACT B13). No network is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _OPENAI_STREAM = (
     '"delta":{"role":"assistant","content":"ok"}}]}\n\n'
     'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop",'
     '"delta":{}}]}\n\n'
-    'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[],' + _USAGE + "}\n\n"
+    'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[],'
+    + _USAGE
+    + "}\n\n"
     "data: [DONE]\n\n"
 )
 _ANTHROPIC = (
@@ -33,7 +37,13 @@ _OLLAMA = (
     '{"model":"m","created_at":"2026-01-01T00:00:00Z","message":{"role":"assistant","content":"ok"},"response":"ok",'
     '"done":true,"done_reason":"stop","prompt_eval_count":1,"eval_count":1}'
 )
-_MODELS = ("openai/gpt-5-mini", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash", "hosted_vllm/m", "ollama/m")
+_MODELS = (
+    "openai/gpt-5-mini",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-flash",
+    "hosted_vllm/m",
+    "ollama/m",
+)
 _TOOL = {
     "type": "function",
     "function": {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}},

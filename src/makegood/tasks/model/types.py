@@ -1,7 +1,8 @@
 """What goes into a model call and what comes out of it (CONTRACT B).
 
-Everything here is plain data: it can be pickled, compared and (for a failure) written as JSON. An adapter reports facts
-in these shapes and decides nothing; whether a failure is worth a retry is a rule of `tasks/rules/model_retry.py`.
+Everything here is plain data: it can be pickled, compared and (for a failure) written as JSON. An adapter
+reports facts in these shapes and decides nothing; whether a failure is worth a retry is a rule of
+`tasks/rules/model_retry.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, TypeAlias
 class FailureCode(StrEnum):
     """The closed set of reasons why a model call has no usable reply (CONTRACT B9).
 
-    Consumers compare codes and never parse texts. `PARTIAL_RESPONSE` is added by the engine alone, `CANCELLED` by
-    whoever cancelled the call: an adapter lets `asyncio.CancelledError` pass.
+    Consumers compare codes and never parse texts. `PARTIAL_RESPONSE` is added by the engine alone,
+    `CANCELLED` by whoever cancelled the call: an adapter lets `asyncio.CancelledError` pass.
     """
 
     RATE_LIMIT = "RATE_LIMIT"
@@ -40,9 +41,10 @@ class FailureCode(StrEnum):
 class Failure:
     """Why a model call failed (CONTRACT B8).
 
-    `message` is one sentence for people and carries no key or token. `status` is the status of the innermost HTTP
-    response, if there was one; `retry_after_ms` what the provider asked for in any of its three forms; `request_id`
-    the provider's name for the request; `cause` the failure that this one wraps. There is no verdict on retries here.
+    `message` is one sentence for people and carries no key or token. `status` is the status of the innermost
+    HTTP response, if there was one; `retry_after_ms` what the provider asked for in any of its three forms;
+    `request_id` the provider's name for the request; `cause` the failure that this one wraps. There is no
+    verdict on retries here.
     """
 
     message: str
@@ -78,7 +80,9 @@ class Failure:
 
 
 class ModelFailure(Exception):
-    """A model call failed; `.failure` says how. It survives pickling and holds nothing of a provider's library."""
+    """A model call failed; `.failure` says how. It survives pickling and holds nothing of a provider's
+    library.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -97,7 +101,9 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A fragment of a tool call, as the provider cut it. Fragments belong together by `index` (CONTRACT B3)."""
+    """A fragment of a tool call, as the provider cut it. Fragments belong together by `index` (CONTRACT
+    B3).
+    """
 
     index: int
     id: str | None
@@ -120,9 +126,11 @@ class UsageChunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last chunk of a stream. `failure` is set when the provider reported an error inside its reply (CONTRACT B4).
+    """The last chunk of a stream. `failure` is set when the provider reported an error inside its reply
+    (CONTRACT B4).
 
-    `reason` is `stop`, `tool_calls`, `length`, `content_filter`, `error`, or the provider's own word if it is none of them.
+    `reason` is `stop`, `tool_calls`, `length`, `content_filter`, `error`, or the provider's own word if it is
+    none of them.
     """
 
     reason: str
@@ -134,10 +142,11 @@ Chunk: TypeAlias = TextDelta | ToolCallDelta | UsageChunk | Finish
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request. `model` is LiteLLM's name (`openai/gpt-5-mini`), `messages` and `tools` have OpenAI's shape.
+    """One request. `model` is LiteLLM's name (`openai/gpt-5-mini`), `messages` and `tools` have OpenAI's
+    shape.
 
-    `args` are the agent's `model_args` (`api_base`, `api_key`, `temperature`, …); values may be `SecretStr`. With
-    `stream` False the provider is asked for one whole reply, which comes out as the same chunks.
+    `args` are the agent's `model_args` (`api_base`, `api_key`, `temperature`, …), where secrets are `SecretStr`.
+    With `stream` False the provider is asked for one whole reply, which comes out as the same chunks.
     """
 
     model: str
@@ -151,8 +160,8 @@ class ModelRequest:
 class Clocks:
     """The four limits of one call, in seconds (CONTRACT B6). 0 turns `first_token_s` and `idle_s` off.
 
-    `call_s` is the smallest of all limits of the caller. The clocks run from the moment the request is handed to the
-    connection, so that the time LiteLLM takes to prepare it is not held against the provider.
+    `call_s` is the smallest of all limits of the caller. The clocks run from the moment the request is handed
+    to the connection, so that the time LiteLLM takes to prepare it is not held against the provider.
     """
 
     connect_s: float = 5.0
@@ -163,7 +172,9 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A whole tool call of a reply. `arguments` is the raw JSON text, to be parsed once, at validation (CONTRACT B3)."""
+    """A whole tool call of a reply. `arguments` is the raw JSON text, to be parsed once, at validation
+    (CONTRACT B3).
+    """
 
     id: str
     name: str

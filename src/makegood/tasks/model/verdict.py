@@ -1,4 +1,6 @@
-"""What a call came to, judged by what was seen on the wire and not by what LiteLLM made of it (CONTRACT B8 to B10)."""
+"""What a call came to, judged by what was seen on the wire and not by what LiteLLM made of it (CONTRACT B8 to
+B10).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,24 @@ from makegood.tasks.model.failure_facts import (
 from makegood.tasks.model.types import Failure, FailureCode
 
 _FILTERED = frozenset(
-    "content_filter refusal safety recitation blocklist prohibited_content spii image_safety sensitive".split()
+    {
+        "content_filter",  # OpenAI
+        "refusal",  # Anthropic
+        "safety",  # Gemini, as are the next five
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+        "spii",
+        "image_safety",
+        "sensitive",  # Z.ai
+    }
 )
 _BROKEN_OFF = frozenset({"error", "network_error", "insufficient_system_resource"})
 _PLAIN = frozenset(
-    "stop complete completed end_turn stop_sequence eos eos_token load unload tool_use tool_calls function_call length max_tokens content_filter".split()
+    {"stop", "complete", "completed", "end_turn", "stop_sequence", "eos", "eos_token", "load", "unload"}
+    | {"tool_use", "tool_calls", "function_call", "length", "max_tokens"}
 )
+"""Words for an ordinary end, which LiteLLM translates well."""
 
 
 def of_exchange(exchange: Exchange, error: Exception, now_wall_s: float, secrets: tuple[str, ...]) -> Failure:
@@ -29,7 +43,9 @@ def of_exchange(exchange: Exchange, error: Exception, now_wall_s: float, secrets
     if exchange.status is None:
         return Failure(_transport_sentence(exchange.error or error), FailureCode.TRANSPORT)
     if exchange.status >= 300:
-        return failure_of_status(exchange.status, exchange.headers, exchange.facts.body(), now_wall_s, secrets)
+        return failure_of_status(
+            exchange.status, exchange.headers, exchange.facts.body(), now_wall_s, secrets
+        )
     exchange.facts.end()
     return of_ended(exchange, now_wall_s, secrets) or Failure(
         "The provider's reply could not be read.", FailureCode.EMPTY_RESPONSE, exchange.status
@@ -41,7 +57,9 @@ def of_ended(exchange: Exchange, now_wall_s: float, secrets: tuple[str, ...]) ->
     if exchange.status is None:
         return None
     if exchange.status >= 300:
-        return failure_of_status(exchange.status, exchange.headers, exchange.facts.body(), now_wall_s, secrets)
+        return failure_of_status(
+            exchange.status, exchange.headers, exchange.facts.body(), now_wall_s, secrets
+        )
     facts = exchange.facts
     if facts.error is not None:
         return failure_of_error(facts.error, exchange.status, exchange.headers, now_wall_s, secrets)
@@ -82,11 +100,13 @@ def finish_reason(said: str | None, mapped: str | None, *, has_calls: bool) -> s
 
 
 def of_exception(_: Exchange, error: Exception, now_wall_s: float, secrets: tuple[str, ...]) -> Failure:
-    """The failure behind an exception of a call that no exchange saw, because nothing was sent or LiteLLM used a client of
-    its own: from the innermost response in the chain, else from the kind of the exception."""
+    """The failure behind an exception of a call that no exchange saw, because nothing was sent or LiteLLM
+    used a client of its own: from the innermost response in the chain, else from the kind of the
+    exception.
+    """
     chain = _chain(error)
     for link in reversed(chain):
-        response = getattr(link, "response", None)
+        response: Any = getattr(link, "response", None)
         status = getattr(response, "status_code", None)
         if isinstance(status, int) and not _is_made_up(response):
             return failure_of_status(status, response.headers, _body_of(response), now_wall_s, secrets)
@@ -97,7 +117,13 @@ def of_exception(_: Exchange, error: Exception, now_wall_s: float, secrets: tupl
         return _not_sent(error, FailureCode.AUTH, secrets)
     if isinstance(status, int) and status not in (408, 500):
         return failure_of_error({"message": str(error)}, status, {}, now_wall_s, secrets)
-    if type(error).__name__ in ("UnsupportedParamsError", "ValidationError", "ValueError", "TypeError", "KeyError"):
+    if type(error).__name__ in (
+        "UnsupportedParamsError",
+        "ValidationError",
+        "ValueError",
+        "TypeError",
+        "KeyError",
+    ):
         return _not_sent(error, FailureCode.INVALID_REQUEST, secrets)
     return Failure(_transport_sentence(error), FailureCode.TRANSPORT)
 
@@ -114,14 +140,19 @@ def _no_reply(exchange: Exchange) -> Failure:
             request_id=request_id,
         )
     return Failure(
-        "The provider's reply ended without a finish.", FailureCode.TRANSPORT, exchange.status, request_id=request_id
+        "The provider's reply ended without a finish.",
+        FailureCode.TRANSPORT,
+        exchange.status,
+        request_id=request_id,
     )
 
 
 def _is_opaque(exchange: Exchange) -> bool:
     """A body of a kind that is neither text nor JSON, such as Bedrock's binary event stream."""
     kind = exchange.headers.get("content-type", "")
-    return kind.startswith("application/") and not any(word in kind for word in ("json", "xml", "octet-stream"))
+    return kind.startswith("application/") and not any(
+        word in kind for word in ("json", "xml", "octet-stream")
+    )
 
 
 def _is_made_up(response: Any) -> bool:

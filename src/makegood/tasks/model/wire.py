@@ -1,7 +1,8 @@
 """What the bytes of a reply say, before LiteLLM interprets them.
 
-LiteLLM turns an HTML page, a JSON error with status 200 and an unknown finish reason into a successful "stop", and a
-missing usage into an unmarked estimate. So the adapter looks at the reply itself. This file is pure: bytes in, facts out.
+LiteLLM turns an HTML page, a JSON error with status 200 and an unknown finish reason into a successful
+"stop", and a missing usage into an unmarked estimate. So the adapter looks at the reply itself. This file is
+pure: bytes in, facts out.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _SSE_FIELDS = (b":", b"event:", b"id:", b"retry:")
 class WireFacts:
     """Facts about one reply, gathered as its bytes pass by.
 
-    `error` is the last error object the provider reported, `finish` its own word for the end, `usage` whether it sent
-    token counts, `known` whether any event had a shape that this file understands (else LiteLLM is to be believed),
-    `streamed` whether the body is a stream of events, `garbage` whether something came that belongs into no stream, `done` whether the stream's last event was seen.
+    `error` is the last error object the provider reported, `finish` its own word for the end, `usage` whether
+    it sent token counts, `known` whether any event had a shape that this file understands (else LiteLLM is to
+    be believed), `streamed` whether the body is a stream of events, `garbage` whether something came that
+    belongs into no stream, `done` whether the stream's last event was seen.
     """
 
     def __init__(self, content_type: str = "") -> None:
@@ -74,7 +76,7 @@ class WireFacts:
         elif line.startswith(b"{"):
             payload = line.strip()  # one JSON object a line, as Ollama sends
         else:
-            self.garbage = self.garbage or bool(line.strip()) and not line.startswith(_SSE_FIELDS)
+            self.garbage = self.garbage or (bool(line.strip()) and not line.startswith(_SSE_FIELDS))
             return
         self.done = self.done or payload == b"[DONE]"
         if payload == b"[DONE]" or (payload and self._take_json(payload)):

@@ -1,0 +1,202 @@
+"""The scenes of `makegood demo`: each plays something real, shows what came of it, and checks every claim it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from makegood.cli import demo_agents as agents
+from makegood.cli.breakers import all_breakers
+from makegood.cli.demo_world import World
+from makegood.tasks.client import Run
+from makegood.tasks.records import Result
+
+WAIT_S = 30.0
+"""A scene takes 2 s; what takes longer has failed."""
+
+SUPPLIER_DELAY_S = 20.0
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a scene has to show: lines to read, facts for programs, and claims with whether they hold."""
+
+    title: str
+    story: str
+    lines: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    claims: list[tuple[str, bool]] = field(default_factory=list)
+
+    def claim(self, text: str, holds: bool) -> None:
+        """Note a claim that was checked."""
+        self.claims.append((text, bool(holds)))
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim holds."""
+        return all(holds for _, holds in self.claims)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scene as JSON."""
+        claims = [{"text": text, "holds": holds} for text, holds in self.claims]
+        return {"title": self.title, "story": self.story, "holds": self.holds, "claims": claims, **self.facts}
+
+
+def scenes(world: World) -> Iterator[Scene]:
+    """All scenes, in order; each is played when it is asked for."""
+    yield success(world)
+    yield lost_answer(world)
+    yield open_breaker(world)
+    yield skipped_retry(world)
+
+
+def success(world: World) -> Scene:
+    """Two tools, three steps, one order."""
+    scene = Scene("A run that succeeds", "The model calls two tools over the shop's API, then answers.")
+    _, result = play(world, scene, "clerk", "Please order a lamp for Ada.")
+    asked = requests_for(world, "You take orders.")
+    scene.lines.append(f"The model was asked {asked} times over HTTP, through LiteLLM.")
+    scene.facts |= {"model_requests": asked, "orders": world.shop.orders}
+    scene.claim(
+        "the run succeeded in 3 steps with 2 calls",
+        (result.state, result.steps, result.calls) == ("succeeded", 3, 2),
+    )
+    scene.claim(
+        "the shop holds exactly one order, the one the answer names", answer_names(result, world.shop.orders)
+    )
+    scene.claim("the model got one request per step", asked == result.steps)
+    return scene
+
+
+def lost_answer(world: World) -> Scene:
+    """The ticket is made, the answer is lost, the retry carries the same key."""
+    scene = Scene(
+        "An answer is lost, its effect is not doubled",
+        f"The shop creates the ticket and then stalls: the tool's limit of {agents.TICKET_LIMIT_S:g} s cuts the first try.",
+    )
+    world.shop.lose_answer("/tickets")
+    run, result = play(world, scene, "support", "The lamp is broken.")
+    journal = run.journal()
+    keys = world.shop.keys("POST", "/tickets")
+    scene.lines.append(f"Idempotency keys that the shop saw, in order: {', '.join(keys)}")
+    scene.facts |= {"tickets": world.shop.tickets, "idempotency_keys": keys}
+    scene.claim(
+        "the run succeeded, and its answer names the ticket", answer_names(result, world.shop.tickets)
+    )
+    scene.claim("the shop holds exactly one ticket", len(world.shop.tickets) == 1)
+    tries = [(row["status"], row["tries"]) for row in journal]
+    scene.claim("the journal has one call with two tries, succeeded", tries == [("succeeded", 2)])
+    scene.claim(
+        "the shop saw the journal's key twice", keys == [row["idempotency_key"] for row in journal] * 2
+    )
+    return scene
+
+
+def open_breaker(world: World) -> Scene:
+    """Four failed tries open the breaker; the fifth call does not reach the network."""
+    scene = Scene("A breaker opens", "The shop answers every question about its stock with status 500.")
+    world.shop.fail("/stock", 500)
+    runs_needed = agents.WAREHOUSE.failures // agents.STOCK_TRIES
+    failed = [play(world, scene, "stock", "How many lamps are left?")[1] for _ in range(runs_needed)]
+    before = len(world.shop.seen("GET", "/stock"))
+    breaker = next((each for each in all_breakers(world.client) if each["name"] == "warehouse"), {})
+    scene.lines.append(
+        f"After {before} answers 500 the breaker 'warehouse' is {breaker.get('state')} until {breaker.get('open_until')}."
+    )
+    run, told = play(world, scene, "stock", "How many lamps are left?")
+    after = len(world.shop.seen("GET", "/stock"))
+    scene.lines.append(
+        f"Requests for stock that reached the shop: {before} before that run, {after} after it."
+    )
+    scene.facts |= {"breaker": breaker, "stock_requests": {"before": before, "after": after}}
+    scene.claim(
+        f"{runs_needed} runs failed with TOOL_RETRIES",
+        [code_of(each) for each in failed] == ["TOOL_RETRIES"] * runs_needed,
+    )
+    scene.claim(
+        f"{agents.WAREHOUSE.failures} failed tries opened it",
+        before == agents.WAREHOUSE.failures and breaker.get("state") == "open",
+    )
+    rows = [(row["status"], (row["error"] or {}).get("code"), row["tries"]) for row in run.journal()]
+    scene.claim(
+        "the next call ended at once with BREAKER_OPEN, without a try",
+        rows == [("aborted_before_dispatch", "BREAKER_OPEN", 0)],
+    )
+    scene.claim("it did not reach the network", before == after)
+    scene.claim(
+        "the model was told and the run succeeded with an answer that says so", told.state == "succeeded"
+    )
+    return scene
+
+
+def skipped_retry(world: World) -> Scene:
+    """A retry that cannot end in time is not begun."""
+    scene = Scene(
+        "A retry is skipped, because it does not fit what is left of the run's limit (L3)",
+        f"The supplier needs {SUPPLIER_DELAY_S:g} s; the tool's limit is {agents.QUOTE_LIMIT_S:g} s, that of the run"
+        f" {agents.QUOTE_RUN_S:g} s.",
+    )
+    world.shop.slow("/quotes", SUPPLIER_DELAY_S)
+    run, result = play(world, scene, "buyer", "What does a lamp cost?")
+    skipped = [event for event in run.events() if event["type"] == "tool.retry_skipped"]
+    data: Mapping[str, Any] = skipped[0]["data"] if skipped else {}
+    needed_s, left_s = data.get("needed_s") or 0.0, data.get("left_s") or 0.0
+    scene.lines.append(
+        f"A retry needs {needed_s:.2f} s ({agents.QUOTE_BACKOFF_S:g} s wait, up to {agents.QUOTE_LIMIT_S:g} s for the try);"
+        f" {left_s:.2f} s of {agents.QUOTE_RUN_S:g} s are left."
+    )
+    took_s = (
+        (result.ended_at - result.started_at).total_seconds()
+        if result.ended_at and result.started_at
+        else 0.0
+    )
+    requests = [each for each in world.shop.seen("GET", "/quotes") if each.run_id == run.id]
+    scene.facts |= {
+        "needed_s": needed_s,
+        "left_s": left_s,
+        "level": data.get("level"),
+        "seconds": round(took_s, 3),
+    }
+    scene.claim(
+        "one retry was skipped, with an event that has both numbers",
+        len(skipped) == 1 and 0 < left_s < needed_s,
+    )
+    scene.claim("what was too short is L3", data.get("level") == "run")
+    scene.claim("the supplier got exactly one request", len(requests) == 1)
+    scene.claim(f"the run ended failed (TOOL_RETRIES) after {took_s:.1f} s, before its {agents.QUOTE_RUN_S:g} s were over",
+                code_of(result) == "TOOL_RETRIES" and took_s < agents.QUOTE_RUN_S)  # fmt: skip
+    return scene
+
+
+def play(world: World, scene: Scene, agent: str, text: str) -> tuple[Run, Result]:
+    """Enqueue a run, wait for its end, and show what it did."""
+    run = world.client.enqueue(agent, text)
+    result = run.wait(WAIT_S)
+    scene.lines.append(f"Run {run.id} of agent {agent}: {text}")
+    for row in run.journal():
+        error = "" if row["error"] is None else f", {row['error']['code']}"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in row["args"].items())
+        tries = f"{row['tries']} {'try' if row['tries'] == 1 else 'tries'}"
+        scene.lines.append(
+            f"  step {row['step']}  {row['tool']}({arguments}) -> {row['status']}, {tries}{error}"
+        )
+    said = result.output if result.error is None else f"{result.error.code}: {result.error.message}"
+    scene.lines.append(f"  {result.state}: {said}")
+    scene.facts.setdefault("runs", []).append(result.to_dict())
+    return run, result
+
+
+def requests_for(world: World, system: str) -> int:
+    """How many requests the model got from the agent with this system prompt."""
+    return sum(each.messages[0].get("content") == system for each in world.model.requests if each.messages)
+
+
+def answer_names(result: Result, members: list[dict[str, Any]]) -> bool:
+    """Whether the run succeeded and its answer names the only member of a collection of the shop."""
+    return result.state == "succeeded" and len(members) == 1 and members[0]["id"] in str(result.output)
+
+
+def code_of(result: Result) -> str | None:
+    """The code of a run's error."""
+    return None if result.error is None else result.error.code

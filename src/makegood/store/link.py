@@ -1,0 +1,284 @@
+"""One multiplexed connection to the store: commands are written as they come, replies are matched in order.
+
+Measured on two cores with fsync on every write: about half the latency and a third of the CPU of a pipeline per
+loop turn through redis.asyncio. Commands whose reply was lost are sent again, in order, on a new connection;
+that is safe because every operation answers its own repetition (DESIGN invariant 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import parse_url
+from redis.exceptions import RedisError, ResponseError
+
+from makegood.spawn import spawn
+from makegood.store.connect import CONNECT_S, REPLY_S
+from makegood.store.scripts import load_script, script_names
+
+HIGH_WATER = 256 * 1024
+"""Bytes that may wait in the socket's buffer before new commands wait in ours."""
+
+RETRY_MIN_S, RETRY_MAX_S = 0.02, 1.0
+
+AGAIN = ("READONLY", "LOADING", "MASTERDOWN", "NOSCRIPT")
+"""Errors after which the same commands are right, in the same order, on a new connection: a server that is starting
+or was demoted, or one that forgot its scripts (each connection begins with loading them)."""
+
+HOPELESS = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR")
+"""Errors of a greeting that trying again cannot mend."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    command: bytes
+    reply: asyncio.Future[Any]
+    until_s: float
+
+
+class Link:
+    """A connection that outlives its sockets. Belongs to one event loop.
+
+    Args:
+        url: redis://, rediss:// or unix:// URL.
+        patience_s: how long a command may wait for a server that is away before it fails with ConnectionError.
+    """
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        self._target: dict[str, Any] = {**parse_url(url)}
+        self._patience_s = patience_s
+        self._unsent: deque[_Sent] = deque()
+        self._sent: deque[_Sent] = deque()
+        self._protocol: _Protocol | None = None
+        self._connector: asyncio.Task[None] | None = None
+        self._flush_due = False
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._why = ""
+
+    def send(self, parts: Sequence[Any]) -> asyncio.Future[Any]:
+        """Queue a command; its future gives the reply, a server error as a value, or ConnectionError."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        self._unsent.append(_Sent(hiredis.pack_command(_packable(parts)), reply, time.monotonic() + self._patience_s))
+        if not self._flush_due:
+            self._flush_due = True
+            loop.call_soon(self._flush)
+        return reply
+
+    async def aclose(self) -> None:
+        """Wait for the replies that are due, then close the socket."""
+        waiting = [entry.reply for entry in (*self._sent, *self._unsent)]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self._patience_s)
+        self._closed = True
+        if self._connector is not None:
+            self._connector.cancel()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._protocol is not None:
+            self._protocol.close()
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._protocol is None:
+            self._connect_soon()
+            return
+        if not self._unsent or self._protocol.paused:
+            return
+        batch = list(self._unsent)
+        self._unsent.clear()
+        self._sent.extend(batch)
+        self._protocol.write([entry.command for entry in batch])
+        self._watch()
+
+    def _connect_soon(self) -> None:
+        if self._connector is None and not self._closed:
+            self._connector = spawn(self._connect(), name="store-connect")
+
+    async def _connect(self) -> None:
+        pause_s = RETRY_MIN_S
+        try:
+            while not self._closed:
+                try:
+                    async with asyncio.timeout(CONNECT_S):
+                        self._protocol = await _open(self, self._target)
+                    break
+                except (OSError, TimeoutError, RedisError) as error:
+                    self._why = str(error) or type(error).__name__
+                    self._fail(overdue=not self._why.startswith(HOPELESS))
+                    if not self._unsent and not self._sent:
+                        return
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(RETRY_MAX_S, pause_s * 2)
+        finally:
+            self._connector = None
+        self._unsent.extendleft(reversed(self._sent))
+        self._sent.clear()
+        self._flush()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def received(self, reply: Any) -> None:
+        """One reply arrived; it belongs to the oldest command that waits."""
+        if not self._sent:
+            return
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            if text.startswith(AGAIN) and time.monotonic() < self._sent[0].until_s:
+                self._drop(text)
+                return
+            reply = ResponseError(text)
+        entry = self._sent.popleft()
+        if not entry.reply.done():
+            entry.reply.set_result(reply)
+
+    def lost(self, protocol: _Protocol, why: str) -> None:
+        """The socket is gone; what was not answered is sent again on the next one."""
+        if self._protocol is protocol:
+            self._protocol = None
+            self._why = why or "the connection was closed"
+            if (self._sent or self._unsent) and not self._closed:
+                self._connect_soon()
+
+    def writable(self) -> None:
+        """The socket takes more."""
+        self._flush()
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if self._watchdog is None and self._sent:
+            loop = asyncio.get_running_loop()
+            self._watchdog = loop.call_later(1.0, self._look)
+
+    def _look(self) -> None:
+        """A reply that is late for REPLY_S means a half-open connection: take a new one."""
+        self._watchdog = None
+        if self._sent and self._protocol is not None:
+            waited_s = self._patience_s - (self._sent[0].until_s - time.monotonic())
+            if waited_s > REPLY_S and time.monotonic() - self._protocol.heard_s > REPLY_S:
+                self._drop(f"no reply for {REPLY_S} s")
+        self._watch()
+
+    def _drop(self, why: str) -> None:
+        if self._protocol is not None:
+            protocol, self._protocol = self._protocol, None
+            protocol.close()
+            self._why = why
+        self._connect_soon()
+
+    def _fail(self, *, overdue: bool) -> None:
+        """Fail what has waited too long, or everything."""
+        now_s = time.monotonic() if overdue else float("inf")
+        for waiting in (self._sent, self._unsent):
+            while waiting and waiting[0].until_s <= now_s:
+                entry = waiting.popleft()
+                if not entry.reply.done():
+                    entry.reply.set_exception(ConnectionError(self._why))
+                    entry.reply.exception()  # whoever awaits it sees it; nobody else is warned about it
+
+
+class _Protocol(asyncio.Protocol):
+    """The socket of a link: bytes in, replies out."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._reader = hiredis.Reader()
+        self._transport: asyncio.Transport | None = None
+        self._greeting: deque[asyncio.Future[Any]] = deque()
+        self.paused = False
+        self.heard_s = time.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = time.monotonic()
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            if self._greeting:
+                self._greeting.popleft().set_result(reply)
+            else:
+                self._link.received(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for waiting in self._greeting:
+            if not waiting.done():
+                waiting.set_exception(ConnectionError("the server closed the connection"))
+        self._link.lost(self, str(exc or ""))
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._link.writable()
+
+    def write(self, commands: Sequence[bytes]) -> None:
+        """Write commands in one go."""
+        if self._transport is not None:
+            self._transport.write(b"".join(commands))
+
+    async def greet(self, *parts: Any) -> Any:
+        """A command of the connection's beginning; a server error is raised."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._greeting.append(reply)
+        self.write([hiredis.pack_command(_packable(parts))])
+        answer = await reply
+        if isinstance(answer, hiredis.ReplyError):
+            raise ResponseError(str(answer))
+        return answer
+
+    def close(self) -> None:
+        """Close the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def _open(link: Link, target: Mapping[str, Any]) -> _Protocol:
+    loop = asyncio.get_running_loop()
+    if "path" in target:
+        _, protocol = await loop.create_unix_connection(lambda: _Protocol(link), target["path"])
+    else:
+        tls = _tls(target) if "connection_class" in target else None
+        host, port = target.get("host", "localhost"), target.get("port", 6379)
+        _, protocol = await loop.create_connection(lambda: _Protocol(link), host, port, ssl=tls)
+    try:
+        if target.get("password") is not None:
+            user = [target["username"]] if target.get("username") else []
+            await protocol.greet("AUTH", *user, target["password"])
+        if target.get("db"):
+            await protocol.greet("SELECT", target["db"])
+        sources = [load_script(name).source for name in script_names()]
+        await asyncio.gather(*(protocol.greet("SCRIPT", "LOAD", source) for source in sources))
+    except BaseException:
+        protocol.close()
+        raise
+    return protocol
+
+
+def _tls(target: Mapping[str, Any]) -> ssl.SSLContext:
+    """The TLS settings that a rediss:// URL may carry, under redis-py's names."""
+    context = ssl.create_default_context(cafile=target.get("ssl_ca_certs"))
+    if target.get("ssl_cert_reqs") == "none":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if target.get("ssl_certfile"):
+        context.load_cert_chain(target["ssl_certfile"], target.get("ssl_keyfile"))
+    return context
+
+
+def _packable(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """hiredis takes text, bytes and numbers; a float keeps all its digits."""
+    return tuple(repr(part) if isinstance(part, float) else part for part in parts)
