@@ -165,10 +165,11 @@ def test_a_cancel_wins_over_the_limit_of_a_call_that_hangs_past_it(worker: Worke
     gate = Gate("read", timeout=0.1)
     provider = model([calls(("hang", {}))])
     agent = make_agent(provider, gate.hang)
-    worker.start(agent)
+    runtime = worker.start(agent)
     run = worker.enqueue(agent)
     eventually(lambda: run.status() == "stopping", "the run is stopping")
     run.cancel()
+    eventually(lambda: runtime.attempts[run.id].cancel.asked, "the worker heard of it")
     gate.let_go.set()
     assert run.wait(LONG_S).state == "cancelled" and len(provider.requests) == 1
 

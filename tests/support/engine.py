@@ -6,6 +6,7 @@ servers; every request that a `model` saw is checked for balance when the test e
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -179,9 +180,13 @@ class _Warm(LiteLLMAdapter):
         self._litellm = litellm_setup.load()
 
     async def aclose(self) -> None:
-        """Its own connections; LiteLLM's helpers belong to whichever loop of the test used them last."""
+        """What belongs to this loop; LiteLLM closes its helpers on whichever loop used them last."""
         if self._connection is not None:
             await self._connection.aclose()
+        helpers = [task for task in asyncio.all_tasks() if "LoggingWorker" in repr(task.get_coro())]
+        for task in helpers:
+            task.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
 
 
 class Pump:
@@ -280,7 +285,6 @@ def events_of(run: Run, *kinds: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def litellm() -> None:
     """LiteLLM, loaded and rehearsed once."""
-    import asyncio
 
     async def rehearse() -> None:
         adapter = LiteLLMAdapter()

@@ -18,7 +18,6 @@ import redis
 
 from makegood.store import keys
 from makegood.store.async_store import AsyncStore
-from makegood.store.connect import open_async
 from makegood.store.ops import runs, steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.breakers import server_time
@@ -69,11 +68,9 @@ async def _made(make: Callable[[], AsyncStore]) -> AsyncStore:
     return make()
 
 
-def open_door(kind: str, url: str, retries: int = 3) -> Door:
+def open_door(kind: str, url: str) -> Door:
     """A door of a kind (`sync` or `async`) to the server at a URL."""
-    if kind == "sync":
-        return SyncStore(url)
-    return AsyncDoor(lambda: AsyncStore(url, client=open_async(url, retries)))
+    return SyncStore(url) if kind == "sync" else AsyncDoor(lambda: AsyncStore(url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +200,10 @@ class World:
     def dump(self) -> dict[str, Any]:
         """Everything the server holds: key → (whether it expires, content)."""
         return {name.decode(): self._content(name) for name in sorted(self.raw.keys("*"))}
+
+    def dump_of(self, run_id: str) -> dict[str, Any]:
+        """Everything that stands under the run's own names."""
+        return {name: content for name, content in self.dump().items() if run_id in name}
 
     def _content(self, name: bytes) -> tuple[bool, Any]:
         kind = self.raw.type(name).decode()

@@ -112,7 +112,7 @@ class Root(Group):
             raise click.exceptions.Exit(Exit.BROKEN_PIPE) from None
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """A number of seconds above 0."""
 
     name = "seconds"

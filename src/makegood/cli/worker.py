@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 QUEUES = ("runs", "cleanup")
 
 
-class QueueNames(click.ParamType):
+class QueueNames(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """`runs,cleanup`, in any order, each at most once."""
 
     name = "queues"

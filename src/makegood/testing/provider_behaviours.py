@@ -40,9 +40,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An HTTP status with a JSON (dict, list) or raw (str, bytes) body; None: an error body in the provider's
-    shape.
-    """
+    """A status with a JSON (dict, list) or raw (str, bytes) body; None is an error in the provider's shape."""
 
     code: int
     body: Any = None

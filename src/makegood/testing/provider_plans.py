@@ -64,9 +64,7 @@ RESET_PAUSE_S = 0.02
 
 
 def plan(behaviour: Behaviour, record: RequestRecord) -> Iterator[Act]:
-    """What to do for one request, in order. A plan without `End` leaves the connection open for the next
-    request.
-    """
+    """What to do for one request, in order. Without an `End` the connection stays open for the next one."""
     wire = wire_of(record.path)
     match behaviour:
         case Reply():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ class Signal:
 
     def set(self) -> None:
         """It has happened. Setting it again changes nothing."""
-        if not self._future.done():
+        with suppress(InvalidStateError):
             self._future.set_result(time.monotonic())
 
     def is_set(self) -> bool:
@@ -53,9 +54,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConnectionRecord:
-    """One accepted connection. `peer_closed` is set when the client ended it (EOF or reset), `closed` when it
-    is gone.
-    """
+    """One accepted connection. `peer_closed` is set when the client ends it, `closed` when it is gone."""
 
     number: int
     peer_closed: Signal = field(default_factory=Signal)

@@ -44,7 +44,7 @@ def run(self: Any, agent: Any = None, input: Any = None, key: Any = None, **unkn
 @signals.worker_init.connect  # type: ignore[untyped-decorator]
 def _init(sender: Any = None, **_: Any) -> None:
     queues = [str(name) for name in getattr(sender.app.amqp.queues, "consume_from", {})] if sender else []
-    boot.start(queues)
+    boot.start(queues, int(getattr(sender, "concurrency", 0) or settings.concurrency))
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]

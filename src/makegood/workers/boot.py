@@ -7,9 +7,11 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from makegood.errors import MakegoodError
+from makegood.monitoring import sentry
 from makegood.settings import Settings
 from makegood.store.ops.catalog import set_aside
 from makegood.tasks.loading import load_agents
@@ -18,6 +20,9 @@ from makegood.workers import consumer
 from makegood.workers.runtime import Runtime
 
 log = logging.getLogger("makegood.worker")
+
+LAST_RESORT_S = 5.0
+"""So long after the grace a process that recycles itself ends without order."""
 
 
 class Boot:
@@ -39,9 +44,11 @@ class Boot:
             raise MakegoodError("The worker has not started; run this task in a makegood worker.")
         return self._runtime
 
-    def start(self, queues: Sequence[str]) -> None:
+    def start(self, queues: Sequence[str], slots: int) -> None:
         """Load the agents, connect, publish what is served. A mistake ends the process with one sentence."""
         try:
+            dsn = self._settings.sentry_dsn
+            sentry.start(None if dsn is None else dsn.get_secret_value())
             serves_runs = not queues or RUNS_QUEUE in queues or QUARANTINE_QUEUE in queues
             agents = load_agents(",".join(self._settings.agents)) if serves_runs else {}
             for tool in (tool for agent in agents.values() for tool in agent.tools.values()):
@@ -49,10 +56,11 @@ class Boot:
             self._runtime = Runtime(
                 self._settings,
                 agents,
-                on_recycle=recycle,
+                on_recycle=lambda why: recycle(why, self._settings.grace_s),
                 pulse=self._pulse,
                 boot_id=self._boot_id,
-                quarantine=QUARANTINE_QUEUE in queues,
+                queue=queues[0] if queues else RUNS_QUEUE,
+                slots=slots,
             )
             self._runtime.start()
         except MakegoodError as error:
@@ -89,10 +97,13 @@ class Boot:
             os._exit(0)
 
 
-def recycle() -> None:
-    """End this process in order, because it holds as many stuck threads as its pool has."""
-    log.error("as many threads hang in tools as the pool has; this process drains and ends")
+def recycle(why: str, grace_s: float) -> None:
+    """End this process in order, for its supervisor to start a fresh one; past the grace it ends all the same."""
+    log.error("%s; this process drains and ends", why)
     os.kill(os.getpid(), signal.SIGTERM)
+    last = threading.Timer(grace_s + LAST_RESORT_S, os._exit, args=(1,))
+    last.daemon = True
+    last.start()
 
 
 def exit_code(error: MakegoodError) -> int:

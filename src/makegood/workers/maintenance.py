@@ -12,7 +12,7 @@ from makegood.errors import MakegoodError
 from makegood.spawn import spawn
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import read_server
-from makegood.workers.duties import cancels, expired, leases, parked, republish
+from makegood.workers.duties import cancels, deaf, expired, leases, parked, republish
 from makegood.workers.watch import Watch, look, trusted
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Maintenance:
         self._runtime = runtime
         self._tasks: list[asyncio.Task[None]] = []
         self._watch = Watch()
+        self._hearing = deaf.Hearing()
 
     def start(self) -> None:
         """Begin every duty."""
@@ -47,6 +48,7 @@ class Maintenance:
             ("parked", SWEEP_S, lambda: parked.run_once(env.store, env.publish)),
             ("time", SWEEP_S, self._end_by_time),
             ("republish", REPUBLISH_S, self._republish),
+            ("hearing", REPUBLISH_S, self._listen),
             ("liveness", SWEEP_S, self._touch),
         ]
         self._tasks = [spawn(self._repeat(name, pause_s, duty), name=f"duty-{name}") for name, pause_s, duty in duties]
@@ -80,6 +82,16 @@ class Maintenance:
         await republish.run_once(
             runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine
         )
+
+    async def _listen(self) -> None:
+        """A process that hears nothing while its queue holds messages is replaced."""
+        runtime = self._runtime
+        in_queue = await asyncio.to_thread(runtime.publisher.queue_length, runtime.queue)
+        free = runtime.slots - len(runtime.attempts)
+        self._hearing = deaf.look(self._hearing, received=runtime.received, in_queue=in_queue, free_slots=free)
+        if deaf.is_deaf(self._hearing) and not runtime.env.draining.is_set():
+            self._hearing = deaf.Hearing()
+            runtime.on_recycle("messages wait, but none reaches this process")
 
     async def _end_by_time(self) -> None:
         """Leases and expiry are acted upon only after the same server was watched for a full lease (invariant 5)."""

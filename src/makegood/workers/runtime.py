@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from makegood.errors import BrokerUnreachable, MakegoodError, StaleFence
+from makegood.monitoring import sentry
 from makegood.settings import Settings, mask_url
 from makegood.spawn import spawn
 from makegood.store import faults, keys
@@ -36,7 +37,7 @@ from makegood.tasks.flows import Flow, run_async
 from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool
-from makegood.tasks.wakeup import Publisher
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 from makegood.workers.heartbeat import Heartbeat
 from makegood.workers.maintenance import Maintenance
 
@@ -62,23 +63,26 @@ class Runtime:
         agents: Mapping[str, Agent],
         *,
         adapter: Callable[[], ModelAdapter] | None = None,
-        on_recycle: Callable[[], None] = lambda: None,
+        on_recycle: Callable[[str], None] = lambda why: None,
         pulse: Callable[[], None] = lambda: None,
         boot_id: str | None = None,
-        quarantine: bool = False,
+        queue: str = RUNS_QUEUE,
+        slots: int | None = None,
     ) -> None:
         self.settings, self.agents = settings, agents
         self.worker = worker_name(boot_id or secrets.token_hex(4))
-        self.quarantine = quarantine
+        self.queue, self.quarantine = queue, queue == QUARANTINE_QUEUE
+        self.slots = slots or settings.concurrency
         self.publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
         self.attempts: dict[str, Attempt] = {}
         self.lag_s = 0.0
         self.answered_s = time.monotonic()
         self._claiming = 0
         self._found: set[str] = set()
+        self.received = 0
+        self.on_recycle = on_recycle
         self._pulse = pulse
         self._make_adapter = adapter or litellm_adapter
-        self._on_recycle = on_recycle
         self._running: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="makegood-loop", daemon=True)
@@ -95,6 +99,7 @@ class Runtime:
 
     def perform(self, hint: object) -> None:
         """Handle one wake-up; returns when its slot is free again."""
+        self.received += 1
         if not isinstance(hint, str) or not keys.is_run_id(hint):
             self.do(catalog.set_aside("The wake-up names no run.", repr(hint).encode()[:1000]))
             return
@@ -137,7 +142,7 @@ class Runtime:
         store = AsyncStore(self.settings.redis_url, patience_s=STORE_PATIENCE_S)
         breakers, latencies = BreakerBoard(store), LatencyBoard(store)
         self.heartbeat = self._make_heartbeat()
-        threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_recycle)
+        threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_exhausted)
         self.env = Env(
             store=store,
             adapter=self._make_adapter(),
@@ -263,6 +268,9 @@ class Runtime:
         except BrokerUnreachable as error:
             log.warning("%s", error)
 
+    def _on_exhausted(self) -> None:
+        self.on_recycle("as many threads hang in tools as the pool has")
+
     @property
     def takes_nothing(self) -> bool:
         """Whether this process claims no further run: it shuts down, its loop lags, or its threads hang."""
@@ -312,5 +320,6 @@ def litellm_adapter() -> ModelAdapter:
 
 
 def report_bug(error: BaseException, tags: Mapping[str, Any]) -> None:
-    """Log an unexpected exception; Sentry's logging integration picks it up when it is configured."""
+    """Log an unexpected exception and hand it to Sentry."""
     log.error("unexpected %s in %s", type(error).__name__, dict(tags), exc_info=error)
+    sentry.capture(error, tags)

@@ -143,7 +143,6 @@ class AgentContext:
         step, deadline = self.step, self._step_deadline
         place = Place(attempt.run_id, attempt.number, step, attempt.env.breakers.now_ms())
         plan = plan_wanted([("", item.tool.name, item)], attempt.rows, attempt.claimed, attempt.asked, place)
-        attempt.claimed, attempt.asked = plan.claimed, plan.asked
         decision = Decision({}, plan.calls, digest=key, kind="call")
         decided = self._decided(position, decision, plan, deadline, counts=False, spent=Spent())
         outcomes = await steps.perform(attempt, decided)

@@ -55,6 +55,10 @@ async def perform(attempt: Attempt, decided: Decided) -> list[Outcome]:
     Raises StaleFence when the run is someone else's by now; then nothing was started.
     """
     started = [_prepare(attempt, run) for run in decided.plan.runs]
+    # Before anything is awaited, so that calls that a coroutine agent makes at the same time see each other (J29).
+    attempt.entries |= {run.row_id: Entry(run.row) for run in decided.plan.runs}
+    attempt.claimed |= decided.plan.claimed
+    attempt.asked |= decided.plan.asked
     try:
         await _write_intent(attempt, decided, started)
     except BaseException:
@@ -62,7 +66,6 @@ async def perform(attempt: Attempt, decided: Decided) -> list[Outcome]:
             if each.reserved:
                 attempt.env.threads.release()
         raise
-    attempt.claimed, attempt.asked = decided.plan.claimed, decided.plan.asked
     faults.point("after_intent")
     return await finish(attempt, decided, started)
 
@@ -114,8 +117,6 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
     attempt.pending.append(attempt.env.store.send(op))
     await attempt.drain_pending()
     attempt.sends, attempt.l2_used_s = 0, 0.0
-    for each in started:
-        attempt.entries[each.run.row_id] = Entry(each.run.row)
 
 
 def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:

@@ -61,9 +61,7 @@ class CallAssembler:
             call.arguments.append(fragment.arguments)
 
     def parts(self) -> tuple[ToolCallPart, ...]:
-        """The whole calls. A missing id is made up, a doubled one replaced, so that ids are unique in the
-        reply.
-        """
+        """The whole calls, with unique ids: a missing one is made up, a doubled one replaced."""
         seen: set[str] = set()
         parts = []
         for call in self._calls:
@@ -97,9 +95,7 @@ class CallAssembler:
 
 
 def _is_whole(arguments: str) -> bool:
-    """Whether the fragments so far are a complete JSON value: then a new name or id on the index is a new
-    call.
-    """
+    """Whether the fragments so far are complete JSON: then a new name or id on the index is a new call."""
     try:
         json.loads(arguments)
     except ValueError:

@@ -17,50 +17,55 @@ T = TypeVar("T")
 PREPARE_S = 10.0
 """What a call may take longer for LiteLLM's own work before the request leaves (normally 10 to 25 ms)."""
 
+LEAVE_S = 1.0
+"""What a call may take longer for connecting and sending: a limit of 20 ms is one on the provider's answer."""
+
 
 class CallClocks:
     """Which limit is due when, as the call moves from preparing to connecting, waiting, and streaming.
 
-    `now` is the event loop's clock. Only the code that awaits through `limit` is ever cancelled.
+    Time is the event loop's. Only the code that awaits through `limit` is ever cancelled.
     """
 
     def __init__(self, clocks: Clocks, *, streamed: bool, loop: asyncio.AbstractEventLoop) -> None:
         self._clocks = clocks
         self._streamed = streamed
         self._loop = loop
-        self._call_at: float | None = None
-        self._phase_at: float = loop.time() + clocks.call_s + PREPARE_S
-        self._phase_code: FailureCode | None = FailureCode.TIMEOUT_CALL
+        self._call_at = loop.time() + clocks.call_s + PREPARE_S
+        self._phase_at = 0.0
+        self._phase_code: FailureCode | None = None
         self._scope: asyncio.Timeout | None = None
 
     def leaving(self) -> None:
-        """The request is handed to the connection: the call clock and the connect clock start."""
-        now = self._loop.time()
-        self._call_at = now + self._clocks.call_s
-        self._phase(FailureCode.TIMEOUT_CONNECT, now + self._clocks.connect_s)
+        """The request is handed to the connection: the connect clock starts."""
+        now_s = self._loop.time()
+        self._call_at = now_s + self._clocks.call_s + LEAVE_S
+        self._phase(FailureCode.TIMEOUT_CONNECT, now_s + self._clocks.connect_s)
 
     def connected(self) -> None:
-        """There is a connection: what is sent now is only under the clock of the call."""
-        self._phase(None, 0.0)
+        """There is a connection: the connect clock stops."""
+        self._phase(None)
 
     def sent(self) -> None:
-        """The whole request is on its way: the first-token clock starts, where the call is streamed."""
+        """The whole request is on its way: the clock of the call starts, and where it is streamed the
+        first-token clock.
+        """
+        now_s = self._loop.time()
+        self._call_at = min(self._call_at, now_s + self._clocks.call_s)
         if self._streamed and self._clocks.first_token_s > 0:
-            self._phase(FailureCode.TIMEOUT_FIRST_TOKEN, self._loop.time() + self._clocks.first_token_s)
+            self._phase(FailureCode.TIMEOUT_FIRST_TOKEN, now_s + self._clocks.first_token_s)
+        else:
+            self._phase(None)
 
     def event(self) -> None:
-        """Something arrived that is not a comment: the first-token clock stops, the idle clock starts
-        anew.
-        """
+        """Something arrived that is no comment: the first-token clock stops, the idle clock starts again."""
         if self._streamed and self._clocks.idle_s > 0:
             self._phase(FailureCode.TIMEOUT_IDLE, self._loop.time() + self._clocks.idle_s)
         else:
-            self._phase(None, 0.0)
+            self._phase(None)
 
     async def limit(self, awaitable: Awaitable[T]) -> T:
-        """Await under whatever clock is due first. Raises `ModelFailure` with that clock's code and
-        sentence.
-        """
+        """Await under whatever clock is due first. Raises `ModelFailure` with that clock's code and text."""
         if self._phase_code is FailureCode.TIMEOUT_IDLE:
             self.event()  # time the consumer spent on the last chunk is not the provider's silence
         task = asyncio.current_task()
@@ -82,19 +87,17 @@ class CallClocks:
             self._scope = None
         raise ModelFailure(self._failure())
 
-    def _phase(self, code: FailureCode | None, at_s: float) -> None:
+    def _phase(self, code: FailureCode | None, at_s: float = 0.0) -> None:
         self._phase_code, self._phase_at = code, at_s
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(self._due())
 
-    def _due(self) -> float | None:
-        if self._phase_code is None:
-            return self._call_at
-        return self._phase_at if self._call_at is None else min(self._phase_at, self._call_at)
+    def _due(self) -> float:
+        return self._call_at if self._phase_code is None else min(self._phase_at, self._call_at)
 
     def _failure(self) -> Failure:
         code = FailureCode.TIMEOUT_CALL
-        if self._phase_code is not None and (self._call_at is None or self._phase_at < self._call_at):
+        if self._phase_code is not None and self._phase_at < self._call_at:
             code = self._phase_code
         return Failure(_sentence(code, self._clocks), code)
 

@@ -106,9 +106,7 @@ class LiteLLMCall:
         return await self._litellm.acompletion(model=model, messages=messages, **options)
 
     async def _limited(self, awaitable: Awaitable[T]) -> T:
-        """Await under the clocks; whatever a library raises becomes a `ModelFailure` that knows nothing of
-        it.
-        """
+        """Await under the clocks; what a library raises becomes a `ModelFailure` that knows nothing of it."""
         try:
             return await self._clocks.limit(awaitable)
         except ModelFailure:
@@ -119,9 +117,7 @@ class LiteLLMCall:
         raise ModelFailure(failure)
 
     def _said_inside(self) -> bool:
-        """Whether the failure stands inside a reply that was otherwise accepted: then it ends the stream in
-        order.
-        """
+        """Whether the failure stands inside an accepted reply: then it ends the stream in order."""
         status = self._exchange.status
         return status is not None and status < 300 and self._exchange.facts.error is not None
 

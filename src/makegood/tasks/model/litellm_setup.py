@@ -62,9 +62,7 @@ _lock = threading.Lock()
 
 
 def load() -> Any:
-    """The `litellm` module, imported on first use. Safe to call from any thread; blocks for seconds the first
-    time.
-    """
+    """The `litellm` module, from any thread. The first call imports it, which takes seconds."""
     with _lock:
         first = "litellm" not in sys.modules
         if first:
@@ -92,9 +90,7 @@ def load() -> Any:
 def client_for(
     litellm: Any, model: str, args: Mapping[str, Any], tools: Sequence[Any], exchange: Exchange
 ) -> Any:
-    """A client of the kind LiteLLM wants for this model, whose only transport is `exchange`; None if there is
-    no such.
-    """
+    """A client of the kind LiteLLM wants for this model, with `exchange` as its only transport, or None."""
     name, provider, key, base = litellm.get_llm_provider(
         model=model, api_base=args.get("api_base"), api_key=args.get("api_key")
     )
@@ -133,9 +129,7 @@ def _openai_client(litellm: Any, args: Mapping[str, Any], exchange: Exchange) ->
 
 
 def _only(exchange: Exchange) -> Any:
-    """A client with this one transport. OpenAI's library takes it as well as one of the httpx it was built
-    for.
-    """
+    """A client with this one transport. OpenAI's library takes it, although it is built for another httpx."""
     return httpx.AsyncClient(transport=exchange, follow_redirects=False)
 
 

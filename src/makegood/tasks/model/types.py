@@ -80,9 +80,7 @@ class Failure:
 
 
 class ModelFailure(Exception):
-    """A model call failed; `.failure` says how. It survives pickling and holds nothing of a provider's
-    library.
-    """
+    """A model call failed; `.failure` says how. It survives pickling and holds nothing of a library."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -160,8 +158,9 @@ class ModelRequest:
 class Clocks:
     """The four limits of one call, in seconds (CONTRACT B6). 0 turns `first_token_s` and `idle_s` off.
 
-    `call_s` is the smallest of all limits of the caller. The clocks run from the moment the request is handed
-    to the connection, so that the time LiteLLM takes to prepare it is not held against the provider.
+    `call_s` is the smallest of all limits of the caller. The connect clock runs from the moment the request
+    is handed to the connection, the others from the moment it is sent: what LiteLLM takes to prepare it is not
+    held against the provider (and bounded separately).
     """
 
     connect_s: float = 5.0

@@ -1,0 +1,44 @@
+"""Unexpected exceptions go to Sentry when SENTRY_DSN is set: grouped by what broke, without prompts or payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TAGS = ("agent", "tool", "hook", "code")
+"""What an event is grouped by and can be searched for; the run's id goes along as context only."""
+
+
+def start(dsn: str | None, **options: Any) -> bool:
+    """Switch Sentry on. Returns False when there is no DSN. `options` go to sentry-sdk (tests: `transport`)."""
+    if not dsn:
+        return False
+    import sentry_sdk
+    from sentry_sdk.integrations.litellm import LiteLLMIntegration
+
+    sentry_sdk.init(
+        dsn=dsn,
+        send_default_pii=False,
+        include_local_variables=False,  # they hold tool arguments and model replies
+        max_request_body_size="never",
+        disabled_integrations=[LiteLLMIntegration()],
+        **options,
+    )
+    return True
+
+
+def capture(error: BaseException, facts: Mapping[str, Any]) -> None:
+    """Send one unexpected exception; does nothing while Sentry is off. Never raises."""
+    try:
+        import sentry_sdk
+    except ImportError:  # the extra is not installed
+        return
+    if not sentry_sdk.is_initialized():
+        return
+    with sentry_sdk.new_scope() as scope:
+        known = {name: str(facts[name]) for name in TAGS if facts.get(name) is not None}
+        for name, value in known.items():
+            scope.set_tag(name, value)
+        scope.set_context("run", {"run_id": facts.get("run_id")})
+        scope.fingerprint = ["makegood", "bug", *(known.get(name, "") for name in ("agent", "tool", "code"))]
+        sentry_sdk.capture_exception(error, scope=scope)
