@@ -87,7 +87,7 @@ def proxy(store_url: str) -> Iterator[LossyProxy]:
         yield made
 
 
-def shape_after(kind: str, url: str, store_url: str, fenced: Fenced, proxy: LossyProxy | None) -> tuple[Any, str]:
+def shape_after(kind: str, url: str, store_url: str, fenced: Fenced, proxy: LossyProxy | None) -> tuple[Any, list[str]]:
     """Answer of an operation and what it left, with its reply lost when there is a proxy."""
     world = real_world(kind, store_url)
     world.raw.flushdb()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,8 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
+
+from makegood.cli.exits import run
 
 END_S = 90.0
 """Far above what any command takes."""
@@ -66,6 +70,18 @@ def makegood(
         timeout=END_S,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def inside(*arguments: str, env: Mapping[str, str]) -> Ran:
+    """Run a command to its end within this process, which spares the second that a new one takes to import."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, env, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run(arguments)
+    return Ran(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager

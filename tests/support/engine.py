@@ -243,7 +243,7 @@ class Workers:
         adapter: Callable[[], ModelAdapter] = _Warm
         chosen = Settings.load(redis_url=self.url, broker_url=self.url, loop_lag_ms=60_000, **settings)
         served = {agent.name: agent for agent in agents}
-        runtime = Runtime(chosen, served, adapter=adapter, on_recycle=self.recycled.set)
+        runtime = Runtime(chosen, served, adapter=adapter, on_recycle=lambda *_: self.recycled.set())
         runtime.publisher = self.pump  # type: ignore[assignment]
         runtime.start()
         self.runtimes.append(runtime)

@@ -69,7 +69,7 @@ class LossyProxy:
                     self._answer(client, server)
                     continue
                 self.cuts.remove(cut)
-                reply = _all_of(server)
+                reply = _all_of(client, server)
                 self.lost += 1
                 client.sendall(reply[: cut.letting_through])
                 break
@@ -89,13 +89,14 @@ class LossyProxy:
                 return
 
 
-def _all_of(server: socket.socket) -> bytes:
-    """Everything that the server answers, until it is quiet."""
-    reply = server.recv(1 << 20)
-    server.settimeout(QUIET_S)
-    with contextlib.suppress(TimeoutError):
-        while more := server.recv(1 << 20):
-            reply += more
+def _all_of(client: socket.socket, server: socket.socket) -> bytes:
+    """Pass on the rest of the request and collect everything that the server answers, until it is quiet."""
+    reply = b""
+    while ready := select.select([client, server], [], [], QUIET_S if reply else None)[0]:
+        if client in ready:
+            server.sendall(client.recv(1 << 20))
+        if server in ready:
+            reply += server.recv(1 << 20)
     return reply
 
 

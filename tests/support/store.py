@@ -216,14 +216,23 @@ class World:
         }
         return self.raw.ttl(name) >= 0, read[kind]()
 
-    def shape(self) -> str:
-        """The dump without what differs from run to run: ids, nonces and times."""
-        text = repr(self.dump())
-        text = re.sub(r"\d\d-[0-9a-z]{26}", "RUN", text)
-        text = re.sub(r"(nonce|op)-\d+", r"\1", text)
-        text = re.sub(r"\b[0-9a-f]{16}\b", "TOKEN", text)
-        text = re.sub(r"-?\b\d{13}\b(-\d+|\.0)?", "TIME", text)
-        return re.sub(r"\b\d{5}:", "DAY:", text)
+    def shape(self) -> list[str]:
+        """The dump without what differs from run to run: ids, nonces, times and durations."""
+        lines = []
+        for name, (expires, content) in self.dump().items():
+            parts = sorted(plain_text(part) for part in (content if isinstance(content, list) else [content]))
+            lines.append(f"{plain_text(name)} {expires} {parts}")
+        return sorted(lines)
+
+
+def plain_text(part: Any) -> str:
+    """What is left of a stored value when ids, nonces, times and durations are taken out."""
+    text = re.sub(r"\d\d-[0-9a-z]{26}", "RUN", repr(part))
+    text = re.sub(r"(nonce|op)-\d+", r"\1", text)
+    text = re.sub(r"\b[0-9a-f]{16}\b", "TOKEN", text)
+    text = re.sub(r"-?(?<!\d)\d{13}(?!\d)(-\d+|\.0)?", "TIME", text)
+    text = re.sub(r"'l3_used_ms': b'\d+'", "USED", text)
+    return re.sub(r"\b\d{5}:", "DAY:", text)
 
 
 def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:

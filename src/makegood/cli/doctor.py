@@ -156,7 +156,9 @@ def _check_broker(report: Report, client: Client) -> None:
         report.unreachable = True
         report.add("error", "broker", "reachable", str(error))
     except Exception as error:  # any transport may be behind the URL; kombu has errors of its own for each
-        first = next(iter(str(error).splitlines()), type(error).__name__)
+        names = {kind.__name__ for kind in type(error).__mro__}
+        report.unreachable |= bool(names & {"ConnectionError", "TimeoutError"})
+        first = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         text = f"The broker at {mask_url(client.broker_url)} cannot be used ({first}); correct MAKEGOOD_BROKER_URL."
         report.add("error", "broker", "reachable", text)
     else:

@@ -12,9 +12,8 @@ from typing import Any, Protocol, TypeVar
 import redis.asyncio as redis_async
 from redis.exceptions import RedisError
 
-from makegood.errors import StoreUnreachable
 from makegood.store.connect import refused, unreachable
-from makegood.store.link import Link
+from makegood.store.link import Link, OnReply
 from makegood.store.scripts import Op, wire
 
 T = TypeVar("T")
@@ -26,8 +25,8 @@ PATIENCE_S = 3.0
 class Line(Protocol):
     """What carries commands: `Link`, or a stand-in for tests without a server."""
 
-    def send(self, parts: Sequence[Any]) -> asyncio.Future[Any]:
-        """Queue a command; server errors come as values, a lost server as ConnectionError."""
+    def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
+        """Queue a command."""
 
     async def aclose(self) -> None:
         """Wait for what is due, then close."""
@@ -49,43 +48,37 @@ class AsyncStore:
 
     async def do(self, op: Op[T]) -> T:
         """Execute one operation. Raises StoreUnreachable, or what the operation's reply stands for."""
-        result: T = await asyncio.shield(self.send(op))
-        return result
+        return await self.send(op)
 
     def send(self, op: Op[T]) -> asyncio.Future[T]:
         """Queue an operation now, in order, without waiting for its reply."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._line.send(wire(op)).add_done_callback(lambda reply: self._answer(op, result, reply))
+
+        def on_reply(reply: Any) -> None:
+            if not result.done():
+                self._answer(op, result, reply)
+
+        self._line.send(wire(op), on_reply)
         return result
 
     async def do_all(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Execute operations in order; they share a round trip. The first error is raised."""
-        replies = [self.send(op) for op in ops]
-        return list(await asyncio.shield(asyncio.gather(*replies)))
+        return [await reply for reply in [self.send(op) for op in ops]]
 
     async def aclose(self) -> None:
         """Wait for what is on its way, then close the connection."""
         await self._line.aclose()
 
-    def _answer(self, op: Op[Any], result: asyncio.Future[Any], reply: asyncio.Future[Any]) -> None:
-        if result.done():
-            return
+    def _answer(self, op: Op[T], result: asyncio.Future[T], reply: Any) -> None:
         try:
-            result.set_result(self._parsed(op, reply))
+            if isinstance(reply, RedisError):
+                raise refused(self.url, reply)
+            if isinstance(reply, BaseException):
+                raise unreachable(self.url, reply) from reply
+            result.set_result(op.parse(reply))
         except Exception as error:
             result.set_exception(error)
             result.exception()  # whoever awaits it sees it; nobody else is warned about it
-
-    def _parsed(self, op: Op[T], reply: asyncio.Future[Any]) -> T:
-        if reply.cancelled():
-            raise StoreUnreachable(f"The connection to the state store was closed before {op.script} was answered.")
-        error = reply.exception()
-        if error is not None:
-            raise unreachable(self.url, error) from error
-        value = reply.result()
-        if isinstance(value, RedisError):
-            raise refused(self.url, value)
-        return op.parse(value)
 
 
 class ClientLine:
@@ -95,13 +88,18 @@ class ClientLine:
         self._client = client
         self._tail: asyncio.Task[Any] | None = None
 
-    def send(self, parts: Sequence[Any]) -> asyncio.Future[Any]:
+    def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
         """Run the command after those before it."""
         from makegood.spawn import spawn
 
         before = self._tail
         self._tail = spawn(self._run(before, parts), name="client-line")
-        return self._tail
+
+        def done(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            on_reply(ConnectionError("cancelled") if task.cancelled() else error or task.result())
+
+        self._tail.add_done_callback(done)
 
     async def _run(self, before: asyncio.Task[Any] | None, parts: Sequence[Any]) -> Any:
         from redis.exceptions import NoScriptError

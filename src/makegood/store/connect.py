@@ -37,7 +37,7 @@ def unreachable(url: str, error: BaseException) -> StoreUnreachable:
 def refused(url: str, error: RedisError) -> MakegoodError:
     """The error for a server that answers, but not with what was asked."""
     why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-    if isinstance(error, OutOfMemoryError):
+    if isinstance(error, OutOfMemoryError) or why.startswith("OOM "):
         return MakegoodError(
             f"The state store at {mask_url(url)} is full (its maxmemory is reached), so the operation was refused and "
             "nothing of it was written; raise maxmemory or add memory."
@@ -64,7 +64,7 @@ def open_sync(url: str, retries: int = 3, reply_s: float = REPLY_S) -> redis.Red
     try:
         return redis.Redis.from_url(url, **_for(url, options(retries, reply_s, asynchronous=False)))
     except ValueError as error:
-        raise _bad_url(url, error) from None
+        raise bad_url(url, error) from None
 
 
 def open_async(url: str, retries: int = 3) -> redis_async.Redis:
@@ -72,7 +72,7 @@ def open_async(url: str, retries: int = 3) -> redis_async.Redis:
     try:
         return redis_async.Redis.from_url(url, **_for(url, options(retries, REPLY_S, asynchronous=True)))
     except ValueError as error:
-        raise _bad_url(url, error) from None
+        raise bad_url(url, error) from None
 
 
 def _for(url: str, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,8 @@ def _for(url: str, chosen: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _bad_url(url: str, error: ValueError) -> MakegoodError:
+def bad_url(url: str, error: ValueError) -> MakegoodError:
+    """The error for a URL that names no server."""
     return MakegoodError(f"{mask_url(url)!r} is no URL of a Redis or Valkey server ({error}); use redis://host:6379/0.")
 
 

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,16 @@ from redis.asyncio.connection import parse_url
 from redis.exceptions import RedisError, ResponseError
 
 from makegood.spawn import spawn
-from makegood.store.connect import CONNECT_S, REPLY_S
+from makegood.store.connect import CONNECT_S, REPLY_S, bad_url
 from makegood.store.scripts import load_script, script_names
 
 HIGH_WATER = 256 * 1024
 """Bytes that may wait in the socket's buffer before new commands wait in ours."""
 
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 1.0
+
+READONLY_PAUSE_S = 0.1
+"""A demoted server takes connections at once, and refuses each write: without a pause that is a busy loop."""
 
 AGAIN = ("READONLY", "LOADING", "MASTERDOWN", "NOSCRIPT")
 """Errors after which the same commands are right, in the same order, on a new connection: a server that is starting
@@ -36,10 +39,14 @@ HOPELESS = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR")
 """Errors of a greeting that trying again cannot mend."""
 
 
+OnReply = Callable[[Any], None]
+"""Told the reply of a command: a value, a ResponseError, or a ConnectionError. Called once, on the loop."""
+
+
 @dataclass(slots=True)
 class _Sent:
     command: bytes
-    reply: asyncio.Future[Any]
+    on_reply: OnReply
     until_s: float
 
 
@@ -52,7 +59,10 @@ class Link:
     """
 
     def __init__(self, url: str, patience_s: float) -> None:
-        self._target: dict[str, Any] = {**parse_url(url)}
+        try:
+            self._target: dict[str, Any] = {**parse_url(url)}
+        except ValueError as error:
+            raise bad_url(url, error) from None
         self._patience_s = patience_s
         self._unsent: deque[_Sent] = deque()
         self._sent: deque[_Sent] = deque()
@@ -61,23 +71,22 @@ class Link:
         self._flush_due = False
         self._watchdog: asyncio.TimerHandle | None = None
         self._closed = False
+        self._idle: asyncio.Future[None] | None = None
         self._why = ""
 
-    def send(self, parts: Sequence[Any]) -> asyncio.Future[Any]:
-        """Queue a command; its future gives the reply, a server error as a value, or ConnectionError."""
-        loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Any] = loop.create_future()
-        self._unsent.append(_Sent(hiredis.pack_command(_packable(parts)), reply, time.monotonic() + self._patience_s))
+    def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
+        """Queue a command. It is not taken back, whatever becomes of who asked."""
+        command = hiredis.pack_command(_packable(parts))
+        self._unsent.append(_Sent(command, on_reply, time.monotonic() + self._patience_s))
         if not self._flush_due:
             self._flush_due = True
-            loop.call_soon(self._flush)
-        return reply
+            asyncio.get_running_loop().call_soon(self._flush)
 
     async def aclose(self) -> None:
         """Wait for the replies that are due, then close the socket."""
-        waiting = [entry.reply for entry in (*self._sent, *self._unsent)]
-        if waiting:
-            await asyncio.wait(waiting, timeout=self._patience_s)
+        if self._sent or self._unsent:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._idle}, timeout=self._patience_s)
         self._closed = True
         if self._connector is not None:
             self._connector.cancel()
@@ -85,6 +94,8 @@ class Link:
             self._watchdog.cancel()
         if self._protocol is not None:
             self._protocol.close()
+        self._why = "the connection was closed"
+        self._fail(overdue=False)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -108,6 +119,8 @@ class Link:
     async def _connect(self) -> None:
         pause_s = RETRY_MIN_S
         try:
+            if self._why.startswith("READONLY"):
+                await asyncio.sleep(READONLY_PAUSE_S)
             while not self._closed:
                 try:
                     async with asyncio.timeout(CONNECT_S):
@@ -128,9 +141,9 @@ class Link:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def received(self, reply: Any) -> None:
-        """One reply arrived; it belongs to the oldest command that waits."""
-        if not self._sent:
+    def received(self, protocol: _Protocol, reply: Any) -> None:
+        """One reply arrived; it belongs to the oldest command that waits. Replies of a dropped socket belong to none."""
+        if self._protocol is not protocol or not self._sent:
             return
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
@@ -138,9 +151,12 @@ class Link:
                 self._drop(text)
                 return
             reply = ResponseError(text)
-        entry = self._sent.popleft()
-        if not entry.reply.done():
-            entry.reply.set_result(reply)
+        self._sent.popleft().on_reply(reply)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self._idle is not None and not self._sent and not self._unsent and not self._idle.done():
+            self._idle.set_result(None)
 
     def lost(self, protocol: _Protocol, why: str) -> None:
         """The socket is gone; what was not answered is sent again on the next one."""
@@ -182,10 +198,8 @@ class Link:
         now_s = time.monotonic() if overdue else float("inf")
         for waiting in (self._sent, self._unsent):
             while waiting and waiting[0].until_s <= now_s:
-                entry = waiting.popleft()
-                if not entry.reply.done():
-                    entry.reply.set_exception(ConnectionError(self._why))
-                    entry.reply.exception()  # whoever awaits it sees it; nobody else is warned about it
+                waiting.popleft().on_reply(ConnectionError(self._why))
+        self._note_idle()
 
 
 class _Protocol(asyncio.Protocol):
@@ -197,6 +211,7 @@ class _Protocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._greeting: deque[asyncio.Future[Any]] = deque()
         self.paused = False
+        self.closed = False
         self.heard_s = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -211,9 +226,10 @@ class _Protocol(asyncio.Protocol):
             if self._greeting:
                 self._greeting.popleft().set_result(reply)
             else:
-                self._link.received(reply)
+                self._link.received(self, reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
         for waiting in self._greeting:
             if not waiting.done():
                 waiting.set_exception(ConnectionError("the server closed the connection"))
@@ -263,6 +279,8 @@ async def _open(link: Link, target: Mapping[str, Any]) -> _Protocol:
             await protocol.greet("SELECT", target["db"])
         sources = [load_script(name).source for name in script_names()]
         await asyncio.gather(*(protocol.greet("SCRIPT", "LOAD", source) for source in sources))
+        if protocol.closed:  # right after its last answer, before anybody listened for it
+            raise ConnectionError("the server closed the connection")
     except BaseException:
         protocol.close()
         raise

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 import orjson
 
-from makegood.errors import StaleFence
+from makegood.errors import MakegoodError, StaleFence
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.blobs import spill
@@ -70,7 +70,7 @@ class Attempt:
     asked: frozenset[tuple[str, str]] = frozenset()
     repeats: Repeats = field(default_factory=Repeats)
     bugs: set[str] = field(default_factory=set)
-    pending: list[asyncio.Future[Any]] = field(default_factory=list)
+    pending: list[asyncio.Future[steps.Ack]] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
     facts: str = ""
     ended_step: int = 0
@@ -211,11 +211,12 @@ class Attempt:
     async def drain_pending(self) -> None:
         """Await every outstanding reply; the first error is raised (a stale fence before others)."""
         waiting, self.pending = self.pending, []
-        replies = await asyncio.gather(*waiting, return_exceptions=True)
-        errors = [reply for reply in replies if isinstance(reply, BaseException)]
-        for reply in replies:
-            if isinstance(reply, steps.Ack):
-                self.heard(reply)
+        errors: list[MakegoodError] = []
+        for reply in waiting:
+            try:
+                self.heard(await reply)
+            except MakegoodError as error:
+                errors.append(error)
         if errors:
             raise next((error for error in errors if isinstance(error, StaleFence)), errors[0])
 

@@ -74,11 +74,13 @@ async def finish(
     attempt: Attempt, decided: Decided, started: Sequence[Started], known: Sequence[Outcome] = ()
 ) -> list[Outcome]:
     """Run the calls of a step whose intent is durable, send the outcomes (also those `known`) and the step's end."""
-    calls = [
-        spawn(_call(attempt, each, decided.deadline), name=f"call-{each.run.row.tool}") for each in started
-    ]
-    calls += [spawn(_given(outcome), name="call-known") for outcome in known]
-    outcomes = await _record(attempt, decided, calls)
+    if len(started) == 1 and not known:  # nothing runs beside it: no task of its own
+        outcomes = [await _call(attempt, started[0], decided.deadline)]
+        await _send(attempt, outcomes, decided, ends=True)
+    else:
+        calls = [spawn(_call(attempt, each, decided.deadline), name="call") for each in started]
+        calls += [spawn(_given(outcome), name="call-known") for outcome in known]
+        outcomes = await _record(attempt, decided, calls)
     attempt.ended_step = max(attempt.ended_step, decided.number)
     attempt.step_began_s = None
     return outcomes
@@ -148,9 +150,7 @@ async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[O
     try:
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            faults.point("before_outcome")
             await _send(attempt, [task.result() for task in done], decided, ends=not waiting)
-            faults.point("after_outcome")
     finally:
         if waiting:  # the run is someone else's, or the store is gone: what still runs stops
             attempt.cancel.ask("disposed")
@@ -179,7 +179,9 @@ async def _send(attempt: Attempt, outcomes: Sequence[Outcome], decided: Decided,
         blob_digests=digests,
         new_events=events,
     )
+    faults.point("before_outcome")
     attempt.pending.append(attempt.env.store.send(op))
+    faults.point("after_outcome")
 
 
 def judge(attempt: Attempt, decided: Decided, outcomes: Sequence[Outcome]) -> None:

@@ -1,0 +1,103 @@
+"""Counters are counted with the transition they count, so they equal a recount of the records (CONTRACT I2)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, limits, make_agent
+
+from makegood import ALL, tool
+from makegood.store.keys import all_prefixes, state_index
+from makegood.store.states import State
+from makegood.testing import Behaviour, Reply, RequestRecord, Stall, Status
+
+
+@tool(effect="write", identity=ALL)
+async def act(ctx: Any, n: int) -> str:
+    """Does something; 13 is a bug."""
+    if n == 13:
+        raise ZeroDivisionError
+    return "acted"
+
+
+def answer(request: RequestRecord) -> Behaviour:
+    """What each kind of run does, by the first word of its input."""
+    words = request.messages[0]["content"].split()
+    again = any("was begun before" in str(m["content"]) for m in request.messages)
+    match words[0]:
+        case "ok":
+            return Reply("done") if request.results else calls(("act", {"n": 1}))
+        case "fails":
+            return Status(401)
+        case "unknown":
+            return Reply("done") if request.results else calls(("act", {"n": 13}))
+        case "late":
+            return Reply("done") if again else Stall()
+        case _:
+            return Stall()
+
+
+@pytest.mark.contract("I2")
+def test_after_a_mixed_load_with_repeats_the_counters_equal_a_recount(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """Two workers, doubled enqueues and wake-ups, every kind of end, one hand-over: each run counts once."""
+    agent = make_agent(model(answer), act, timeouts=limits(step=1), max_attempts=2)
+    first = worker.start(agent, slots=4)
+    worker.start(agent, slots=4)
+    kinds = ["ok"] * 8 + ["fails"] * 3 + ["unknown"] * 2 + ["late"] * 3 + ["never"] * 2
+    runs = [worker.enqueue(agent, f"{kind} {n}", key=f"k{n}") for n, kind in enumerate(kinds)]
+    again = [worker.enqueue(agent, f"{kind} {n}", key=f"k{n}") for n, kind in enumerate(kinds)]
+    assert [run.id for run in runs] == [run.id for run in again]
+    threads = [threading.Thread(target=first.perform, args=(run.id,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    cancelled = worker.enqueue(agent, "never c")
+    eventually(lambda: cancelled.status() in ("running", "queued"), "the run is there")
+    cancelled.cancel(wait=True, timeout=LONG_S)
+    cancelled.cancel()
+    results = [run.wait(2 * LONG_S) for run in (*runs, cancelled)]
+    for thread in threads:
+        thread.join(LONG_S)
+    ends = Counter(result.state for result in results)
+    assert ends == Counter(succeeded=11, failed=5, timed_out=2, cancelled=1)
+
+    counted = worker.counters()
+    assert counted["runs_enqueued_total|a"] == 19 and counted["runs_deduplicated_total|a"] == 18
+    finished = {k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("runs_finished_total|")}
+    assert finished == ends
+    retried = Counter(result.state for result in results if result.attempts > 1)
+    assert {k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("retried_runs_total|")} == retried
+    assert counted["timed_out_runs_total|a|yes"] == 2 and counted["timed_out_runs_total|a|no"] == 0
+    for state in State:
+        size = sum(worker.client.store.redis.zcard(state_index(p, "a", state)) for p in all_prefixes())
+        assert size == ends.get(str(state), 0), state
+    assert sum(result.effects.committed for result in results) == 8
+    assert sum(result.effects.unknown for result in results) == 2
+
+
+@pytest.mark.contract("I2")
+def test_the_effects_of_a_result_equal_a_recount_of_its_journal(worker: Workers, model: MakeProvider) -> None:
+    """Committed, unknown and not started, over replays and two attempts."""
+    from makegood import ToolError
+
+    @tool(effect="write", identity=ALL)
+    async def refuse(ctx: Any) -> None:
+        raise ToolError("no")
+
+    def script(request: RequestRecord) -> Behaviour:
+        again = any("was begun before" in str(m["content"]) for m in request.messages)
+        if not request.results:
+            return calls(("act", {"n": 1}), ("act", {"n": 2}), ("refuse", {}))
+        return Reply("done") if again else Stall()
+
+    agent = make_agent(model(script), act, refuse, timeouts=limits(step=0.8))
+    result, run = worker.run(agent)
+    assert (result.state, result.attempts) == ("succeeded", 2)
+    by_status = Counter(row["status"] for row in run.journal())
+    assert result.effects.committed == by_status["succeeded"] == 2
+    assert result.effects.unknown == by_status["unknown"] == 0
+    assert result.calls == 4, "two acts, and the refused call once in each attempt"

@@ -1,0 +1,205 @@
+"""A run that leaves its worker goes on elsewhere: same attempt, same history; doubled and late messages do nothing (D7)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, events_of, limits, make_agent
+
+from makegood import ALL, Budgets, tool
+from makegood.store.keys import new_run_id, run_key
+from makegood.testing import Behaviour, Reply, RequestRecord, Stall
+
+
+class Pause:
+    """A tool that waits for the test: `.at` is set when its body runs, `.go` lets it return."""
+
+    def __init__(self) -> None:
+        self.at, self.go = threading.Event(), threading.Event()
+        self.ran: list[str] = []
+
+        @tool(effect="write", identity=ALL)
+        async def act(ctx: Any) -> str:
+            import asyncio
+
+            self.ran.append(ctx.idempotency_key)
+            self.at.set()
+            await asyncio.to_thread(self.go.wait, LONG_S)
+            return "acted"
+
+        self.act = act
+
+
+def drained(worker: Workers, agent: Any, pause: Pause, value: Any = "go") -> Any:
+    """A run that its first worker handed over at the step boundary after `act`; that worker is gone."""
+    runtime = worker.start(agent)
+    run = worker.enqueue(agent, value)
+    assert pause.at.wait(LONG_S)
+    runtime.drain()
+    eventually(runtime.env.draining.is_set, "the worker drains")
+    pause.go.set()
+    worker.stop(runtime)
+    assert run.status() == "queued"
+    return run
+
+
+@pytest.mark.contract("D7", "F4")
+def test_a_handed_over_run_goes_on_with_the_same_history_byte_for_byte(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """One attempt, the finished step is not done again, the next request begins with exactly what was sent before."""
+    pause = Pause()
+    provider = model([calls(("act", '{ }'), text="thinking…"), calls(("nothing", {})), Reply("done")])
+    agent = make_agent(provider, pause.act, system="sys")
+    run = drained(worker, agent, pause, {"b": 1, "a": "ü"})
+    assert len(provider.requests) == 1, "the boundary comes before the next request"
+    worker.start(agent)
+    result = run.wait(LONG_S)
+    assert (result.state, result.attempts, result.steps) == ("succeeded", 1, 3) and len(pause.ran) == 1
+    first, second, third = (list(request.messages) for request in provider.requests)
+    assert second[: len(first)] == first and third[: len(second)] == second
+    assert second[-2]["tool_calls"][0]["function"]["arguments"] == "{ }" and second[-1]["content"] == "acted"
+    assert len(events_of(run, "run.handed_over")) == len(events_of(run, "run.continued")) == 1
+    assert result.calls == 1 and result.effects.committed == 1
+
+
+@pytest.mark.contract("D7", "A1")
+def test_the_limit_of_an_attempt_is_not_reset_by_a_hand_over(worker: Workers, model: MakeProvider) -> None:
+    """What was used of L3 before is used after; time between two workers is free."""
+    pause = Pause()
+    agent = make_agent(
+        model([calls(("act", {})), Stall()]), pause.act, timeouts=limits(run=3), max_attempts=1
+    )
+    runtime = worker.start(agent)
+    run = worker.enqueue(agent)
+    assert pause.at.wait(LONG_S)
+    runtime.drain()
+    eventually(lambda: runtime.attempts[run.id].run.left_s(time.monotonic()) < 2, "a second of L3 is used")
+    pause.go.set()
+    worker.stop(runtime)
+    used_ms = int(worker.client.store.redis.hget(run_key(run.id), "l3_used_ms"))  # type: ignore[arg-type]
+    assert 900 <= used_ms < 3000
+    second = worker.start(agent)
+    attempt = eventually(lambda: second.attempts.get(run.id), "the run goes on")
+    assert attempt.run.left_s(attempt.began_s) <= 3 - used_ms / 1000 + 0.1
+    result = run.wait(LONG_S)
+    assert result.state == "timed_out" and result.error is not None and result.error.code == "RUN_TIMEOUT"
+
+
+@pytest.mark.contract("G6", "A5")
+def test_steps_and_repeated_failures_count_on_after_a_hand_over(worker: Workers, model: MakeProvider) -> None:
+    """Two equal failures before, one after: REPEATED_FAILURE; and the step limit counts all steps of the attempt."""
+    pause = Pause()
+    both = calls(("act", {}), ("nothing", {"a": 1}))
+    provider = model([calls(("nothing", {"a": 1})), both, calls(("nothing", {"a": 1})), Reply("no")])
+    agent = make_agent(provider, pause.act)
+    run = drained(worker, agent, pause)
+    worker.start(agent)
+    result = run.wait(LONG_S)
+    assert result.error is not None and result.error.code == "REPEATED_FAILURE" and len(provider.requests) == 3
+
+    pause = Pause()
+    provider = model(lambda r: calls(("act", {})))
+    limited = make_agent(provider, pause.act, name="limited", budgets=Budgets(steps=2))
+    run = drained(worker, limited, pause)
+    worker.start(limited)
+    result = run.wait(LONG_S)
+    assert result.error is not None and result.error.code == "STEP_LIMIT" and len(provider.requests) == 2
+
+
+@pytest.mark.contract("D4")
+def test_a_question_about_a_possible_repeat_is_not_asked_again_after_a_hand_over(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """POSSIBLE_REPEAT was given before the hand-over; asked again after it, the call runs."""
+    pause, ran = Pause(), []
+
+    @tool(effect="write", identity=("to",))
+    async def mail(ctx: Any, to: str) -> str:
+        ran.append(to)
+        return "sent"
+
+    def answer(request: RequestRecord) -> Behaviour:
+        if not any("was begun before" in str(m["content"]) for m in request.messages):
+            return Stall() if request.results else calls(("mail", {"to": "a"}))
+        steps = [m for m in request.messages if m["role"] == "assistant"]
+        if not steps:
+            return calls(("mail", {"to": "b"}), ("act", {}))
+        return calls(("mail", {"to": "b"})) if len(steps) == 1 else Reply("done")
+
+    agent = make_agent(model(answer), mail, pause.act, timeouts=limits(step=3))
+    run = drained(worker, agent, pause)
+    assert ran == ["a"]
+    worker.start(agent)
+    result = run.wait(LONG_S)
+    assert result.state == "succeeded" and ran == ["a", "b"] and result.steps == 4
+
+
+@pytest.mark.contract("F1", "D7")
+def test_a_run_in_a_model_request_is_handed_over_when_the_grace_ends(worker: Workers, model: MakeProvider) -> None:
+    """The request is closed, no outcome is invented, the next worker asks the same again."""
+    provider = model([Stall(), Reply("done")])
+    agent = make_agent(provider)
+    runtime = worker.start(agent, grace_s=2)
+    run = worker.enqueue(agent)
+    assert provider.arrived().wait(LONG_S)
+    worker.stop(runtime)
+    assert provider.requests[0].connection.peer_closed.wait(LONG_S) and run.status() == "queued"
+    worker.start(agent)
+    result = run.wait(LONG_S)
+    assert (result.state, result.attempts) == ("succeeded", 1)
+    assert provider.requests[0].raw == provider.requests[1].raw
+
+
+@pytest.mark.contract("D7")
+def test_doubled_late_and_unknown_wake_ups_change_nothing(worker: Workers, model: MakeProvider) -> None:
+    """The same message many times at once, after the end, for a run that never was, and for what is no run."""
+    provider = model(then=Reply("done"))
+    agent = make_agent(provider)
+    runtime = worker.start(agent)
+    run = worker.enqueue(agent)
+    threads = [threading.Thread(target=runtime.perform, args=(run.id,)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG_S)
+    result = run.wait(LONG_S)
+    before = run.info(), list(run.events())
+    for hint in (run.id, new_run_id(int(run.id[:2])), "no-run", 7, None, {"a": 1}, "99-" + "0" * 26):
+        runtime.perform(hint)
+    assert (run.info(), list(run.events())) == before and result.state == "succeeded"
+    assert len(provider.requests) == 1 and worker.counters()["runs_finished_total|a|succeeded"] == 1
+
+
+@pytest.mark.contract("D7")
+def test_a_wake_up_of_one_run_takes_the_oldest_of_its_shard(worker: Workers, model: MakeProvider) -> None:
+    """A message is a hint: the run whose message got lost is not overtaken for ever."""
+    provider = model(then=Reply("done"))
+    agent = make_agent(provider)
+    ids = [worker.enqueue(agent, f"{n}", key=None).id for n in range(60)]
+    shard = max({i[:2] for i in ids}, key=lambda s: sum(1 for i in ids if i.startswith(s)))
+    mine = [run_id for run_id in ids if run_id.startswith(shard)]
+    assert len(mine) > 1
+    worker.pump._held.clear()
+    runtime = worker.start(agent)
+    runtime.perform(mine[-1])
+    assert worker.client.get(mine[0]).status() == "succeeded"
+    assert worker.client.get(mine[-1]).status() == "queued"
+
+
+def test_ten_hand_overs_of_one_attempt_are_the_most(worker: Workers, model: MakeProvider) -> None:
+    """The record says how often it was continued; the eleventh time the run ends as CRASHED."""
+    pause = Pause()
+    agent = make_agent(model([calls(("act", {})), Reply("done")]), pause.act)
+    runtime = worker.start(agent)
+    run = worker.enqueue(agent)
+    assert pause.at.wait(LONG_S)
+    worker.client.store.redis.hset(run_key(run.id), "continuations", 10)
+    runtime.drain()
+    eventually(runtime.env.draining.is_set, "the worker drains")
+    pause.go.set()
+    result = run.wait(LONG_S)
+    assert result.state == "failed" and result.error is not None and result.error.code == "CRASHED"
