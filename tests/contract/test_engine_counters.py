@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, limits, make_agent
+from support.engine import LONG_S, MakeProvider, Workers, begun_anew, calls, eventually, limits, make_agent
 
 from makegood import ALL, tool
 from makegood.store.keys import all_prefixes, state_index
@@ -26,7 +26,6 @@ async def act(ctx: Any, n: int) -> str:
 def answer(request: RequestRecord) -> Behaviour:
     """What each kind of run does, by the first word of its input."""
     words = request.messages[0]["content"].split()
-    again = any("was begun before" in str(m["content"]) for m in request.messages)
     match words[0]:
         case "ok":
             return Reply("done") if request.results else calls(("act", {"n": 1}))
@@ -35,7 +34,7 @@ def answer(request: RequestRecord) -> Behaviour:
         case "unknown":
             return Reply("done") if request.results else calls(("act", {"n": 13}))
         case "late":
-            return Reply("done") if again else Stall()
+            return Reply("done") if begun_anew(request) else Stall()
         case _:
             return Stall()
 
@@ -89,10 +88,9 @@ def test_the_effects_of_a_result_equal_a_recount_of_its_journal(worker: Workers,
         raise ToolError("no")
 
     def script(request: RequestRecord) -> Behaviour:
-        again = any("was begun before" in str(m["content"]) for m in request.messages)
         if not request.results:
             return calls(("act", {"n": 1}), ("act", {"n": 2}), ("refuse", {}))
-        return Reply("done") if again else Stall()
+        return Reply("done") if begun_anew(request) else Stall()
 
     agent = make_agent(model(script), act, refuse, timeouts=limits(step=0.8))
     result, run = worker.run(agent)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.engine import MakeProvider, Shop, Workers, calls, events_of, limits, make_agent, told
+from support.engine import MakeProvider, Shop, Workers, begun_anew, calls, events_of, limits, make_agent, told
 
 from makegood import ALL, Client, tool
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall
@@ -17,7 +17,7 @@ MakeShop = Callable[..., Shop]
 
 def attempt_of(request: RequestRecord) -> int:
     """1 without facts in the request, else 2."""
-    return 2 if any(m["role"] == "user" and "was begun before" in m["content"] for m in request.messages) else 1
+    return 2 if begun_anew(request) else 1
 
 
 def recorder(effect: Any = "write", identity: Any = ALL, name: str = "mail", **options: Any) -> Any:

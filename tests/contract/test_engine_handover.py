@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, events_of, limits, make_agent
+from support.engine import LONG_S, MakeProvider, Workers, begun_anew, calls, eventually, events_of, limits, make_agent
 
 from makegood import ALL, Budgets, tool
 from makegood.store.keys import new_run_id, run_key
@@ -89,23 +89,45 @@ def test_the_limit_of_an_attempt_is_not_reset_by_a_hand_over(worker: Workers, mo
     assert result.state == "timed_out" and result.error is not None and result.error.code == "RUN_TIMEOUT"
 
 
-@pytest.mark.contract("G6", "A5")
-def test_steps_and_repeated_failures_count_on_after_a_hand_over(worker: Workers, model: MakeProvider) -> None:
-    """Two equal failures before, one after: REPEATED_FAILURE; and the step limit counts all steps of the attempt."""
+@pytest.mark.contract("A5")
+def test_repeated_failures_count_on_after_a_hand_over(worker: Workers, model: MakeProvider) -> None:
+    """Two equal failures before, one after: REPEATED_FAILURE."""
     pause = Pause()
-    both = calls(("act", {}), ("nothing", {"a": 1}))
-    provider = model([calls(("nothing", {"a": 1})), both, calls(("nothing", {"a": 1})), Reply("no")])
+    fail = ("nothing", {"a": 1})
+    provider = model([calls(fail), calls(("act", {}), fail), calls(fail), Reply("no")])
     agent = make_agent(provider, pause.act)
     run = drained(worker, agent, pause)
     worker.start(agent)
     result = run.wait(LONG_S)
     assert result.error is not None and result.error.code == "REPEATED_FAILURE" and len(provider.requests) == 3
 
+
+def test_a_bug_that_was_told_before_a_hand_over_ends_the_run_when_it_comes_again(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """Told once is once in the attempt, not once in each worker."""
     pause = Pause()
-    provider = model(lambda r: calls(("act", {})))
-    limited = make_agent(provider, pause.act, name="limited", budgets=Budgets(steps=2))
-    run = drained(worker, limited, pause)
-    worker.start(limited)
+
+    @tool(effect="read")
+    async def divide(ctx: Any, n: int) -> float:
+        return n / 0
+
+    provider = model([calls(("act", {}), ("divide", {"n": 1})), calls(("divide", {"n": 2})), Reply("no")])
+    agent = make_agent(provider, pause.act, divide)
+    run = drained(worker, agent, pause)
+    worker.start(agent)
+    result = run.wait(LONG_S)
+    assert result.error is not None and result.error.code == "BUG" and len(provider.requests) == 2
+
+
+@pytest.mark.contract("G6")
+def test_steps_count_on_after_a_hand_over(worker: Workers, model: MakeProvider) -> None:
+    """The limit counts all steps of the attempt, whoever did them."""
+    pause = Pause()
+    provider = model(lambda _: calls(("act", {})))
+    agent = make_agent(provider, pause.act, budgets=Budgets(steps=2))
+    run = drained(worker, agent, pause)
+    worker.start(agent)
     result = run.wait(LONG_S)
     assert result.error is not None and result.error.code == "STEP_LIMIT" and len(provider.requests) == 2
 
@@ -123,7 +145,7 @@ def test_a_question_about_a_possible_repeat_is_not_asked_again_after_a_hand_over
         return "sent"
 
     def answer(request: RequestRecord) -> Behaviour:
-        if not any("was begun before" in str(m["content"]) for m in request.messages):
+        if not begun_anew(request):
             return Stall() if request.results else calls(("mail", {"to": "a"}))
         steps = [m for m in request.messages if m["role"] == "assistant"]
         if not steps:

@@ -77,6 +77,18 @@ def test_a_server_that_never_saw_a_script_is_served(real: World) -> None:
     assert real.claim().run_id == run_id
 
 
+def test_an_unknown_script_is_not_overtaken_by_known_ones(real: World) -> None:
+    """A body goes ahead of the run that refers to it, also where the server knows only how to record the run."""
+    real.raw.script_flush()
+    real.enqueue()
+    run_id = keys.new_run_id(SHARD)
+    stored, digests, ahead = spill(run_id, b"x" * 100_000)
+    new = {"agent": AGENT, "session": None, "key": None, "input_digest": "d", "expires_in_ms": None}
+    op = runs.enqueue_run(run_id=run_id, body=stored, blob_digests=digests, **new)  # type: ignore[arg-type]
+    real.door.do_all([*ahead, op])
+    assert real.raw.ttl(keys.blob_key(run_id, digests[0])) == -1
+
+
 # --- replies get lost -----------------------------------------------------------------------------------------------
 
 

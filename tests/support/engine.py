@@ -68,6 +68,11 @@ def eventually(look: Callable[[], T | None], what: str, within_s: float = LONG_S
         time.sleep(0.01)
 
 
+def begun_anew(request: RequestRecord) -> bool:
+    """Whether a request is of a later attempt: it has the message of facts."""
+    return any(m["role"] == "user" and "was begun before" in m["content"] for m in request.messages)
+
+
 def told(request: RequestRecord) -> dict[str, Any]:
     """The error of the newest tool result in a request."""
     error: dict[str, Any] = json.loads(request.messages[-1]["content"])["error"]
@@ -309,4 +314,4 @@ def worker(store_url: str, litellm: None) -> Iterator[Workers]:
             runtime.stop()
 
 
-__all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "calls", "eventually", "events_of", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip
+__all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "begun_anew", "calls", "eventually", "events_of", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip

@@ -41,10 +41,14 @@ class SyncStore:
     def _send(self, ops: Sequence[Op[Any]]) -> list[Any]:
         if len(ops) == 1:
             return [self._one(ops[0])]
+        # The scripts go ahead: one that the server does not know would be done after those that it knows.
+        names = list(dict.fromkeys(op.script for op in ops if op.script is not None))
         pipe = self._redis.pipeline(transaction=False)
+        for name in names:
+            pipe.script_load(load_script(name).source)
         for op in ops:
             pipe.execute_command(*wire(op))
-        replies = pipe.execute(raise_on_error=False)
+        replies = pipe.execute(raise_on_error=False)[len(names) :]
         for index, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
                 replies[index:] = [self._one(op) for op in ops[index:]]

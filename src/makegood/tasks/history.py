@@ -24,7 +24,8 @@ CallKind = Literal["run", "replay", "unknown", "answer"]
 @dataclass(frozen=True, slots=True)
 class DecidedCall:
     """One call of a decision. `kind`: it runs (`row_id`), is answered from an earlier row (`replay`, `unknown`), or
-    is answered with `answer` and never dispatched."""
+    is answered with `answer` and never dispatched. `questioned` is the identity digest of a call that was answered
+    with POSSIBLE_REPEAT, which is done once."""
 
     id: str
     name: str
@@ -33,6 +34,7 @@ class DecidedCall:
     row_id: str | None = None
     same_args: bool = True
     answer: Mapping[str, Any] | None = None
+    questioned: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,6 +316,11 @@ def start_body(attempt: Attempt, run: ToRun, deadline: Deadline, *, repeat: bool
     return ThreadBody(run.tool, facts, where, attempt.http, run.kwargs, attempt.env.threads)
 
 
+def is_bug(row: Row) -> bool:
+    """Whether the call failed with what is a bug of its tool."""
+    return row.error is not None and row.error.code in ("BUG", "PROCESS_DIED")
+
+
 def classify(error: BaseException, *, repeat: bool) -> ToolFailure:
     """What a try's exception means, wherever it ran."""
     if isinstance(error, ChildFailed):

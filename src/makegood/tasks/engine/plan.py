@@ -147,7 +147,8 @@ def _decided(
     if isinstance(match, Replay):
         return replace(made, kind="replay", row_id=_id_of(match.row), same_args=match.same_args), None
     if isinstance(match, PossibleRepeat):
-        return replace(made, kind="answer", answer=_possible_repeat(match.rows)), None
+        answer = _possible_repeat(match.rows)
+        return replace(made, kind="answer", answer=answer, questioned=item.call.identity_digest), None
     if isinstance(match, RepeatUnknown):
         return _repeated(made, item, match, place, index)
     if isinstance(match, Rerun):

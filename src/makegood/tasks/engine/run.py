@@ -19,6 +19,7 @@ from makegood.store.ops.leases import MAX_CONTINUATIONS
 from makegood.store.ops.reads import read_steps
 from makegood.store.states import State
 from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.call import is_bug
 from makegood.tasks.engine.code import run_code
 from makegood.tasks.engine.env import Env
 from makegood.tasks.engine.loop import run_loop
@@ -79,8 +80,10 @@ async def _load_past(attempt: Attempt) -> None:
     decisions = await run_async(attempt.env.store, _load_decisions(attempt.run_id, attempt.number))
     attempt.decisions = [decisions[number] for number in sorted(decisions)]
     attempt.positions = decisions
-    ids = {call.row_id for decision in attempt.decisions for call in decision.calls if call.row_id}
-    attempt.claimed = frozenset(row_id.rpartition("#")[0] for row_id in ids)
+    made = [call for decision in attempt.decisions for call in decision.calls]
+    attempt.claimed = frozenset(call.row_id.rpartition("#")[0] for call in made if call.row_id)
+    attempt.asked = frozenset((call.name, call.questioned) for call in made if call.questioned)
+    attempt.bugs = {row.tool for row in attempt.rows if row.attempt == attempt.number and is_bug(row)}
     for decision in attempt.decisions:
         attempt.repeats = observe_step(attempt.repeats, observed(decision.calls, attempt.entries))
     if attempt.decisions:
