@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import secrets
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class Attempt:
     on_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     began_s: float = field(default_factory=time.monotonic)
     _ops: Any = field(default_factory=itertools.count)
+    _nonce: str = field(default_factory=lambda: secrets.token_hex(6))
 
     @property
     def run_id(self) -> str:
@@ -94,7 +96,7 @@ class Attempt:
 
     def op(self) -> str:
         """A fresh operation id: a repeat of the same operation is answered, not done again."""
-        return f"{self.claim.fence}/{next(self._ops)}"
+        return f"{self._nonce}-{next(self._ops)}"
 
     def fresh(self) -> Fenced:
         """Keyword arguments that every fenced operation takes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from makegood.errors import MakegoodError, StaleFence
+from makegood.errors import MakegoodError, StaleFence, StoreUnreachable
 from makegood.store import faults
 from makegood.store.codes import TooManyContinuations
 from makegood.store.ops import runs
@@ -60,7 +60,8 @@ async def open_attempt(env: Env, claim: runs.Claim) -> Attempt:
     now_s = time.monotonic()
     total_s = agent.total_s() - (claim.now_ms - int(record["started_at"])) / 1000
     total = Deadline.after(total_s, now_s, "total")
-    run = total.child(agent.timeouts.run - int(record.get("l3_used_ms", 0)) / 1000, now_s, "run")
+    used_ms = int(record.get("l3_used_ms", 0)) + claim.now_ms - int(record["claimed_at"])
+    run = total.child(agent.timeouts.run - used_ms / 1000, now_s, "run")
     fields = {"input": record["input"].encode()}
     whole = await run_async(env.store, resolved(claim.run_id, fields))
     attempt = Attempt(env, agent, claim, number, run, total.at_s, orjson.loads(whole["input"]))
@@ -144,7 +145,12 @@ def _success(attempt: Attempt, output: Any) -> Ended:
 
 
 async def _conclude(attempt: Attempt, outcome: Ended | Signal) -> None:
-    await attempt.drain_pending()
+    try:
+        await attempt.drain_pending()
+    except (StaleFence, StoreUnreachable):
+        raise
+    except MakegoodError as error:  # a failover has lost what this run had written: its record is not to be trusted
+        outcome = EndRun("CRASHED", f"The store has lost acknowledged writes of this run: {error}"[:500])
     if isinstance(outcome, HandOver):
         await _hand_over(attempt)
     elif isinstance(outcome, ParkRun):
