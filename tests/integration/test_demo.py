@@ -47,6 +47,7 @@ def test_every_claim_holds(played: dict[str, Any]) -> None:
     assert len(claims) >= 12
 
 
+@pytest.mark.contract("D6")
 def test_a_lost_answer_does_not_double_its_effect(played: dict[str, Any]) -> None:
     """One ticket, two requests, one key (C8, D6)."""
     lost = scene(played, "An answer is lost")
@@ -55,6 +56,7 @@ def test_a_lost_answer_does_not_double_its_effect(played: dict[str, Any]) -> Non
     assert len(set(lost["idempotency_keys"])) == 1
 
 
+@pytest.mark.contract("C9")
 def test_an_open_breaker_keeps_calls_off_the_network(played: dict[str, Any]) -> None:
     """The shop counts as many requests after the rejected call as before it (C9)."""
     opened = scene(played, "A breaker opens")
@@ -62,6 +64,7 @@ def test_an_open_breaker_keeps_calls_off_the_network(played: dict[str, Any]) -> 
     assert opened["stock_requests"]["before"] == opened["stock_requests"]["after"] == 4
 
 
+@pytest.mark.contract("C7")
 def test_a_retry_that_does_not_fit_is_skipped(played: dict[str, Any]) -> None:
     """Both numbers of the event, and the level that is too short (C7)."""
     skipped = scene(played, "A retry is skipped")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -12,8 +14,11 @@ from makegood.store.ops import catalog, reads
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.blobs import ORPHAN_S, PIECE_BYTES, read_blob, reference, spill
 from makegood.store.ops.runs import enqueue_run
+from makegood.store.ops.steps import Ack, RowOutcome
+from makegood.store.scripts import Op
 from makegood.tasks.latencies import sample, spread_of
-from support.store import AGENT, PREFIX, SHARD, World, end, intent, note, outcome
+from support.store import AGENT, PREFIX, SHARD, World
+from support.store_ops import Held, end, intent, note, outcome
 
 BIG = orjson.dumps("ä€😀\0" * 60_000)
 
@@ -44,10 +49,11 @@ def test_a_large_body_goes_ahead_in_pieces_and_is_kept_when_something_refers_to_
     assert world.do(read_blob(held.run_id, digests[0])) == BIG
 
 
-def outcome_with(world: World, held, stored: bytes, digests: list[str]):  # type: ignore[no-untyped-def]
+def outcome_with(world: World, held: Held, stored: bytes, digests: list[str]) -> Op[Ack]:
     """An outcome whose body went ahead."""
     world.do(intent(held, world.op()))
-    return outcome(held, world.op(), "a", blob_digests=digests)
+    bodies = [RowOutcome("a", "succeeded", stored, 1, True)]
+    return outcome(held, world.op(), outcomes=bodies, blob_digests=digests)
 
 
 @pytest.mark.parametrize("refers", ["enqueue", "intent", "outcome", "end"])
@@ -62,7 +68,7 @@ def test_every_operation_that_refers_to_a_body_keeps_it(world: World, refers: st
     else:
         run_id = held.run_id
         stored, digests, ahead = spill(run_id, BIG)
-        makes = {
+        makes: dict[str, Callable[[], Op[Any]]] = {
             "intent": lambda: intent(held, "x", decision=stored, blob_digests=digests),
             "outcome": lambda: outcome_with(world, held, stored, digests),
             "end": lambda: end(held, "x", output=stored, blob_digests=digests),
@@ -97,10 +103,17 @@ def test_pieces_in_any_order_make_the_body(world: World) -> None:
 def test_events_are_read_in_pages(world: World) -> None:
     """From the beginning, and on from the last id; nothing new is an empty page at the same place."""
     held = world.running()
-    world.do(note(held, "n", new_events=[NewEvent("llm.retry", {"n": n, "ä": "€"}, 1, "k") for n in range(5)]))
+    world.do(
+        note(held, "n", new_events=[NewEvent("llm.retry", {"n": n, "ä": "€"}, 1, "k") for n in range(5)])
+    )
     first = world.do(reads.read_events(held.run_id, "0", count=4))
     rest = world.do(reads.read_events(held.run_id, first.last_id))
-    assert [event["type"] for event in first.events] == ["run.enqueued", "run.claimed", "attempt.started", "llm.retry"]
+    assert [event["type"] for event in first.events] == [
+        "run.enqueued",
+        "run.claimed",
+        "attempt.started",
+        "llm.retry",
+    ]
     assert [event["data"]["n"] for event in rest.events] == [1, 2, 3, 4]
     assert rest.events[0]["data"]["ä"] == "€"
     assert world.do(reads.read_events(held.run_id, rest.last_id)) == reads.Page([], rest.last_id)
@@ -162,7 +175,10 @@ def test_percentiles_are_right_within_five_percent_and_the_maximum_exactly(world
 def test_what_every_operation_measures_is_counted(world: World) -> None:
     """Calls with their outcome, attempts with the end of the run or its release; nothing twice."""
     held = world.in_step()
-    for op in (outcome(held, "o", "a", latencies=[Sample("tool:a", 5, 40), Sample("tool:b", 6, 50)]), end(held, "e")):
+    for op in (
+        outcome(held, "o", "a", latencies=[Sample("tool:a", 5, 40), Sample("tool:b", 6, 50)]),
+        end(held, "e"),
+    ):
         world.do(op)
         world.do(op)
     assert [world.samples(name) for name in ("tool:a", "tool:b", "run:support", "none")] == [1, 1, 1, 0]
@@ -175,7 +191,14 @@ def test_what_every_operation_measures_is_counted(world: World) -> None:
 @pytest.mark.contract("A7")
 def test_old_days_no_longer_count() -> None:
     """Seven days, by the newest that has samples; no sample is no number."""
-    part = {"20000:10": 5, "20000:max": 9_000_000, "20007:20": 1, "20007:max": 80, "20001:20": 1, "20001:max": 70}
+    part = {
+        "20000:10": 5,
+        "20000:max": 9_000_000,
+        "20007:20": 1,
+        "20007:max": 80,
+        "20001:20": 1,
+        "20001:max": 70,
+    }
     spread = spread_of([part, {"20006:20": 2, "20006:max": 75}])
     assert (spread.samples, spread.max_s) == (4, 0.08)
     assert spread_of([]) == spread_of([{}, {}])

@@ -39,7 +39,9 @@ def by_rule(state: BreakerState, act: Act, policy: BreakerPolicy, now_ms: int) -
     return turn(state, owner=act.owner), None
 
 
-def by_lua(world: World, name: str, act: Act, policy: BreakerPolicy, now_ms: int) -> tuple[BreakerState, object]:
+def by_lua(
+    world: World, name: str, act: Act, policy: BreakerPolicy, now_ms: int
+) -> tuple[BreakerState, object]:
     """What the script says, asked twice: the repetition must give the first answer."""
     if act.what == "admit":
         op = ops.admit(name, act.owner, LEASE_MS, now_ms)
@@ -100,14 +102,23 @@ TABLE: dict[str, tuple[list[Act], str]] = {
         "half_open",
     ),
     "a cancelled probe leaves its place": (
-        [*failures(8), Act("admit", "p", 30_000), Act("neutral", "p", 1), Act("admit", "q", 1), Act("success", "q", 1)],
+        [
+            *failures(8),
+            Act("admit", "p", 30_000),
+            Act("neutral", "p", 1),
+            Act("admit", "q", 1),
+            Act("success", "q", 1),
+        ],
         "closed",
     ),
     "a dead probe is replaced": (
         [*failures(8), Act("admit", "p", 30_000), Act("admit", "q", 20_000), Act("success", "p", 1)],
         "half_open",
     ),
-    "late failures change nothing": ([*failures(8), Act("failure", "late", 1), Act("success", "late2", 1)], "open"),
+    "late failures change nothing": (
+        [*failures(8), Act("failure", "late", 1), Act("success", "late2", 1)],
+        "open",
+    ),
 }
 
 

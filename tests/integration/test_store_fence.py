@@ -10,7 +10,8 @@ from makegood.errors import Conflict, RunNotFound, StaleFence
 from makegood.store import keys
 from makegood.store.ops.args import NewEvent
 from makegood.store.states import State
-from support.store import FENCED, SHARD, Fenced, Held, World, end, intent, note, outcome, plain, release, start
+from support.store import SHARD, World
+from support.store_ops import FENCED, Fenced, Held, end, intent, note, outcome, plain, release, start
 
 every_operation = pytest.mark.parametrize("fenced", FENCED, ids=str)
 
@@ -151,7 +152,12 @@ def test_more_notes_than_are_remembered_do_not_grow_without_bound(world: World) 
         lambda held: start(held, "x", "b", "a"),
         lambda held: outcome(held, "x", "a", ends=2),
     ],
-    ids=["an outcome without a row", "a start without a row", "a start of what runs", "the end of a later step"],
+    ids=[
+        "an outcome without a row",
+        "a start without a row",
+        "a start of what runs",
+        "the end of a later step",
+    ],
 )
 def test_one_bad_row_spoils_the_whole_operation(world: World, broken: Any) -> None:
     """Everything is checked before the first write: the good row next to it stays as it was."""

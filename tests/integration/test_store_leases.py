@@ -8,7 +8,8 @@ from makegood.errors import StaleFence
 from makegood.store.ops import leases
 from makegood.store.ops.runs import cancel_run
 from makegood.store.states import State
-from support.store import AGENT, PREFIX, Held, World, end, intent, note, outcome, release
+from support.store import AGENT, PREFIX, World
+from support.store_ops import Held, end, intent, note, outcome, release
 
 
 def beat(world: World, *run_ids: str, worker: str = "worker-1", lease_ms: int = 60_000) -> leases.Beat:
@@ -16,7 +17,9 @@ def beat(world: World, *run_ids: str, worker: str = "worker-1", lease_ms: int = 
     return world.do(leases.renew_lease(PREFIX, worker, lease_ms, run_ids))
 
 
-def lose(world: World, *, worker: str = "worker-1", only_expired: bool = False, death: bool = True) -> leases.Lost:
+def lose(
+    world: World, *, worker: str = "worker-1", only_expired: bool = False, death: bool = True
+) -> leases.Lost:
     """The worker is lost."""
     return world.do(leases.lose_worker(PREFIX, worker, only_expired=only_expired, death=death))
 
@@ -77,7 +80,11 @@ def test_nothing_of_a_lease_stays_when_nothing_is_held(world: World) -> None:
         held = world.running(agent=leave.__name__)
         world.do(leave(held, world.op()))
         beat(world)
-        left = {name for name in world.dump() if name in (f"{PREFIX}lease", f"{PREFIX}beats", f"{PREFIX}held:worker-1")}
+        left = {
+            name
+            for name in world.dump()
+            if name in (f"{PREFIX}lease", f"{PREFIX}beats", f"{PREFIX}held:worker-1")
+        }
         assert left == set()
 
 

@@ -11,7 +11,8 @@ from makegood.store.codes import OutOfOrder
 from makegood.store.ops import reads, steps
 from makegood.store.ops.args import NewEvent
 from makegood.store.ops.runs import cancel_run
-from support.store import World, end, intent, note, outcome, release, start
+from support.store import World
+from support.store_ops import end, intent, note, outcome, release, start
 
 
 def test_an_intent_writes_decision_usage_rows_and_events_at_once(world: World) -> None:
@@ -32,15 +33,30 @@ def test_an_intent_writes_decision_usage_rows_and_events_at_once(world: World) -
     )
     assert abs(world.do(op).now_ms - world.now_ms()) < 60_000
     record = world.record(held.run_id)
-    wanted = {"step": "1", "ended_step": "0", "steps": "1", "calls": "2", "fx_open": "1", "prompt_tokens": "100"}
-    wanted |= {"completion_tokens": "20", "cost_usd": "0.5", "estimated": "1", "sends": "0", "l2_used_ms": "0"}
+    wanted = {
+        "step": "1",
+        "ended_step": "0",
+        "steps": "1",
+        "calls": "2",
+        "fx_open": "1",
+        "prompt_tokens": "100",
+    }
+    wanted |= {
+        "completion_tokens": "20",
+        "cost_usd": "0.5",
+        "estimated": "1",
+        "sends": "0",
+        "l2_used_ms": "0",
+    }
     assert {name: record[name] for name in wanted} == wanted
     assert world.do(reads.read_steps(held.run_id)) == {"1:1": b'{"message":"m"}'}
     journal = world.do(reads.read_journal(held.run_id))
     assert [journal[row.row_id] for row in rows] == [row.body for row in rows]
     assert [journal[f"{row.row_id}.s"].split(b"|")[0] for row in rows] == [b"started", b"started", b"planned"]
     page = world.do(reads.read_events(held.run_id, "0"))
-    assert [(event["type"], event["step"], event["call_key"], event["attempt"]) for event in page.events[-2:]] == [
+    assert [
+        (event["type"], event["step"], event["call_key"], event["attempt"]) for event in page.events[-2:]
+    ] == [
         ("step.started", 1, None, 1),
         ("tool.started", 1, "mail:1", 1),
     ]
@@ -148,7 +164,9 @@ def test_the_end_of_an_earlier_position_still_counts(world: World) -> None:
     for position in (1, 2):
         world.do(intent(held, world.op(), step=position, base=-1, rows=[]))
     for position in (2, 1):
-        op = outcome(held, f"end-{position}", ends=position, new_events=[NewEvent("step.ended", {}, position)])
+        op = outcome(
+            held, f"end-{position}", ends=position, new_events=[NewEvent("step.ended", {}, position)]
+        )
         world.do(op)
         world.do(op)
     page = world.do(reads.read_events(held.run_id, "0"))
@@ -236,7 +254,12 @@ def test_every_reply_tells_of_a_cancel(world: World) -> None:
     """A worker hears of it with whatever it writes next."""
     held = world.in_step()
     world.do(cancel_run(run_id=held.run_id, cause="user", actor="ada", reason=""))
-    ops = [note(held, "n"), start(held, "s", "b"), outcome(held, "o", "a", "b", ends=1), intent(held, "i", step=2)]
+    ops = [
+        note(held, "n"),
+        start(held, "s", "b"),
+        outcome(held, "o", "a", "b", ends=1),
+        intent(held, "i", step=2),
+    ]
     for op in ops:
         assert world.do(op).cancel == "user"
         assert world.do(op).cancel == "user"

@@ -12,7 +12,8 @@ from makegood.store.ops.runs import cancel_run
 from makegood.store.ops.sweep import sweep_expired, sweep_parked
 from makegood.store.states import SETTLED, TERMINAL, TRANSITIONS, State, lua_table, may_go
 from makegood.store.sync_store import SyncStore
-from support.store import PREFIX, Held, World, end, fake_world, note, release
+from support.store import PREFIX, World, fake_world
+from support.store_ops import Held, end, note, release
 
 PAIRS = list(itertools.product(State, State))
 
@@ -43,7 +44,7 @@ def test_the_table_is_closed_and_as_designed() -> None:
 def test_terminal_states_are_left_for_cleaning_only() -> None:
     """Terminal is what can only go to cleaning, or nowhere; a wait ends there, or in review."""
     assert {state for state in State if TRANSITIONS[state] <= {State.CLEANING}} == TERMINAL
-    assert SETTLED - TERMINAL == {State.REVIEW}
+    assert {*TERMINAL, State.REVIEW} == SETTLED
 
 
 @pytest.mark.parametrize("server", ["fake", "valkey"])

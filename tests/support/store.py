@@ -18,12 +18,12 @@ import redis
 
 from makegood.store import keys
 from makegood.store.async_store import AsyncStore
-from makegood.store.ops import runs, steps
-from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops import runs
 from makegood.store.ops.breakers import server_time
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.store.sync_store import SyncStore
+from support.store_ops import Held, intent
 
 T = TypeVar("T")
 
@@ -73,14 +73,6 @@ def open_door(kind: str, url: str) -> Door:
     return SyncStore(url) if kind == "sync" else AsyncDoor(lambda: AsyncStore(url))
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A claimed run: its id and fence."""
-
-    run_id: str
-    fence: str
-
-
 @dataclass(slots=True)
 class World:
     """One server: `door` is what is tested, `raw` looks at what it did."""
@@ -101,7 +93,7 @@ class World:
 
     def enqueue(self, **over: Any) -> str:
         """A queued run; returns its id."""
-        given = {
+        given: dict[str, Any] = {
             "run_id": keys.new_run_id(SHARD),
             "agent": AGENT,
             "session": None,
@@ -114,7 +106,7 @@ class World:
 
     def try_claim(self, **over: Any) -> runs.Claim | None:
         """Claim what is next."""
-        given = {
+        given: dict[str, Any] = {
             "shard_prefix": PREFIX,
             "nonce": f"nonce-{next(self._numbers)}",
             "worker": "worker-1",
@@ -239,130 +231,6 @@ def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 
-# --- operations with plain defaults ---------------------------------------------------------------------------------
-
-
-def intent(
-    held: Held,
-    op: str,
-    *,
-    step: int = 1,
-    base: int | None = None,
-    rows: Sequence[tuple[str, str] | steps.RowIntent] = (("a", "started"),),
-    effect: bool = True,
-    **over: Any,
-) -> Op[steps.Ack]:
-    """The intent of a step with rows given whole, or as (name, status)."""
-
-    def whole(row: tuple[str, str] | steps.RowIntent) -> steps.RowIntent:
-        return row if isinstance(row, steps.RowIntent) else steps.RowIntent(row[0], b"{}", row[1], effect)
-
-    given = {
-        "step": step,
-        "base": step - 1 if base is None else base,
-        "counts": True,
-        "decision": b"{}",
-        "spent": steps.Spent(10, 5, 0.25),
-        "rows": [whole(row) for row in rows],
-        "new_events": [NewEvent("step.started", {}, step)],
-    } | over
-    return steps.write_intent(run_id=held.run_id, fence=held.fence, op=op, **given)
-
-
-def start(held: Held, op: str, *names: str) -> Op[steps.Ack]:
-    """Admit planned rows."""
-    return steps.start_calls(
-        run_id=held.run_id,
-        fence=held.fence,
-        op=op,
-        rows=[(name, True) for name in names],
-        new_events=[NewEvent("tool.started", {}, 1, name) for name in names],
-    )
-
-
-def outcome(
-    held: Held,
-    op: str,
-    *names: str,
-    status: str = "succeeded",
-    ends: int = 0,
-    effect: bool = True,
-    **over: Any,
-) -> Op[steps.Ack]:
-    """Outcomes of rows, all with one status; `ends` is the step that ends with them."""
-    given = {
-        "ended_step": ends,
-        "outcomes": [
-            steps.RowOutcome(name, status, f'{{"of":"{name}"}}'.encode(), 1, effect) for name in names
-        ],
-        "latencies": [Sample("tool:mail", 3, 20) for _ in names],
-        "new_events": [NewEvent("tool.ended", {}, 1, name) for name in names],
-    } | over
-    return steps.record_outcomes(run_id=held.run_id, fence=held.fence, op=op, **given)
-
-
-def note(held: Held, op: str, **over: Any) -> Op[steps.Ack]:
-    """An activity with one event."""
-    given = {"activity": b'{"activity":"backing_off"}', "sends": 2, "new_events": [NewEvent("llm.retry", {}, 1)]} | over
-    return steps.note_activity(run_id=held.run_id, fence=held.fence, op=op, **given)
-
-
-def release(held: Held, op: str, target: str = "queued", **over: Any) -> Op[State]:
-    """Let go of a run: handed over, or parked for a minute."""
-    given: dict[str, Any] = {"continued": True, "new_events": [NewEvent("run.handed_over", {})]} | over
-    if target == "parked":
-        given = {"due_in_ms": 60_000} | given
-    return runs.release_run(run_id=held.run_id, fence=held.fence, op=op, target=target, **given)  # type: ignore[arg-type]
-
-
-def end(held: Held, op: str, state: State = State.SUCCEEDED, **over: Any) -> Op[State]:
-    """The end of a run."""
-    given = {
-        "output": b'"done"',
-        "latencies": [Sample("run:support", 9, 1000)],
-        "new_events": [NewEvent("run.ended", {"state": str(state)})],
-    } | over
-    return runs.end_run(run_id=held.run_id, fence=held.fence, op=op, state=state, **given)
-
-
-# --- operations under a fence, each with the place it needs ---------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced:
-    """An operation that checks a fence: how to get a run where it is possible, and the operation."""
-
-    name: str
-    ready: Callable[[World], Held]
-    make: Callable[[Held, str], Op[Any]]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-FENCED = (
-    Fenced("write_intent", lambda world: world.running(), lambda held, op: intent(held, op)),
-    Fenced("start_calls", lambda world: world.in_step(), lambda held, op: start(held, op, "b")),
-    Fenced("record_outcomes", lambda world: world.in_step(), lambda held, op: outcome(held, op, "a")),
-    Fenced("step_end", lambda world: world.in_step(), lambda held, op: outcome(held, op, "a", ends=1)),
-    Fenced("empty_step_end", lambda world: world.in_step(), lambda held, op: outcome(held, op, ends=1)),
-    Fenced("note_activity", lambda world: world.running(), lambda held, op: note(held, op)),
-    Fenced("note_stopping", lambda world: world.running(), lambda held, op: note(held, op, stopping=True)),
-    Fenced("hand_over", lambda world: world.in_step(), lambda held, op: release(held, op, max_continuations=10)),
-    Fenced("next_attempt", lambda world: world.in_step(), lambda held, op: release(held, op, continued=False)),
-    Fenced("park", lambda world: world.in_step(), lambda held, op: release(held, op, "parked")),
-    Fenced("end_run", lambda world: world.in_step(), lambda held, op: end(held, op)),
-)
-
-
-def plain(answer: Any) -> Any:
-    """An answer without the server's clock."""
-    return answer.cancel if isinstance(answer, steps.Ack) else answer
-
-
-# --- fixtures -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=DOORS)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """An empty server behind each of the four doors in turn."""
@@ -396,7 +264,9 @@ def fake_world(kind: str) -> World:
     raw = fakeredis.FakeRedis(server=server)
     if kind == "sync":
         return World(SyncStore("redis://fake", client=fakeredis.FakeRedis(server=server)), raw)
-    return World(AsyncDoor(lambda: AsyncStore("redis://fake", client=fakeredis.FakeAsyncRedis(server=server))), raw)
+    return World(
+        AsyncDoor(lambda: AsyncStore("redis://fake", client=fakeredis.FakeAsyncRedis(server=server))), raw
+    )
 
 
 def real_world(kind: str, url: str) -> World:

@@ -20,7 +20,16 @@ def test_run_ids_are_unique_sortable_and_carry_their_shard() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "5-x", "16-" + "0" * 26, "05-" + "0" * 25, "05-" + "0" * 27, "05_" + "0" * 26, "05-" + "I" * 26, "5a-" + "0" * 26],
+    [
+        "",
+        "5-x",
+        "16-" + "0" * 26,
+        "05-" + "0" * 25,
+        "05-" + "0" * 27,
+        "05_" + "0" * 26,
+        "05-" + "I" * 26,
+        "5a-" + "0" * 26,
+    ],
 )
 def test_what_is_no_run_id_is_seen(text: str) -> None:
     """Another length, another alphabet, a shard that does not exist."""
@@ -45,5 +54,12 @@ def test_equal_texts_share_a_shard_and_different_ones_spread() -> None:
 
 def test_a_key_is_unique_per_agent_and_session() -> None:
     """No two of these are taken for one another."""
-    triples = [("a", None, "k"), ("a", "s", "k"), ("b", None, "k"), ("a", None, "k2"), ("a", "k", "s"), ("a", "s\0k", "")]
+    triples = [
+        ("a", None, "k"),
+        ("a", "s", "k"),
+        ("b", None, "k"),
+        ("a", None, "k2"),
+        ("a", "k", "s"),
+        ("a", "s\0k", ""),
+    ]
     assert len({keys.dedupe_digest(*triple) for triple in triples}) == len(triples)

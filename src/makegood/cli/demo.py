@@ -58,7 +58,7 @@ def demo(state: State) -> int:
 
 def show(number: int, scene: Scene) -> None:
     """Print a scene."""
-    click.echo(styled(f"\n{number}. {scene.title}", bold=True))
+    click.echo("\n" + styled(f"{number}. {scene.title}", bold=True))
     click.echo(f"   {scene.story}\n")
     for line in scene.lines:
         click.echo(f"   {clean(line)}")
@@ -87,7 +87,7 @@ def count(stage: World) -> dict[str, Any]:
 
 def show_numbers(numbers: dict[str, Any], claims: int) -> None:
     """Print the numbers."""
-    click.echo(styled("\nNumbers", bold=True))
+    click.echo("\n" + styled("Numbers", bold=True))
     states = ", ".join(f"{count} {state}" for state, count in numbers["runs"].items())
     effects = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in numbers["effects"].items())
     click.echo(f"   runs      {sum(numbers['runs'].values())}: {states}")

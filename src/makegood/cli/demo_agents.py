@@ -14,10 +14,12 @@ SHOP = os.environ.get("DEMO_SHOP_URL", "http://127.0.0.1:9")
 MODEL = "openai/demo"
 MODEL_ARGS = {"api_base": os.environ.get("DEMO_MODEL_URL", "http://127.0.0.1:9"), "api_key": "demo"}
 
-TICKET_LIMIT_S = 0.8
-QUOTE_LIMIT_S = 1.0
-QUOTE_BACKOFF_S = 0.5
-QUOTE_RUN_S = 2.0
+TICKET_LIMIT_S = 1.5
+QUOTE_LIMIT_S = 2.0
+QUOTE_BACKOFF_S = 1.5
+QUOTE_RUN_S = 4.0
+"""Short, but with room for a slow machine: the first model request of a run may take 2 s and nothing changes."""
+
 WAREHOUSE = BreakerPolicy(failures=4, window=60, open_for=30)
 STOCK_TRIES = 2
 

@@ -51,4 +51,6 @@ def _support(told: list[dict[str, Any]]) -> Behaviour:
 def _stock(told: list[dict[str, Any]]) -> Behaviour:
     if not told:
         return Reply(tool_calls=[("check_stock", {"item": "lamp"})])
+    if "left" in told[0]:
+        return Reply(f"There are {told[0]['left']} lamps.")
     return Reply("The warehouse does not answer at the moment; please ask again in a minute.")

@@ -79,7 +79,10 @@ def lost_answer(world: World) -> Scene:
     run, result = play(world, scene, "support", "The lamp is broken.")
     journal = run.journal()
     keys = world.shop.keys("POST", "/tickets")
-    scene.lines.append(f"Idempotency keys that the shop saw, in order: {', '.join(keys)}")
+    scene.lines += [
+        f"Requests for a ticket that reached the shop: {len(keys)}, with the Idempotency-Key",
+        *(f"  {key}" for key in keys),
+    ]
     scene.facts |= {"tickets": world.shop.tickets, "idempotency_keys": keys}
     scene.claim(
         "the run succeeded, and its answer names the ticket", answer_names(result, world.shop.tickets)
@@ -124,8 +127,10 @@ def open_breaker(world: World) -> Scene:
         rows == [("aborted_before_dispatch", "BREAKER_OPEN", 0)],
     )
     scene.claim("it did not reach the network", before == after)
+    heard = " ".join(world.model.requests[-1].results.values())
     scene.claim(
-        "the model was told and the run succeeded with an answer that says so", told.state == "succeeded"
+        "the model was told that the breaker is open, and the run succeeded without the call",
+        told.state == "succeeded" and "breaker warehouse is open" in heard,
     )
     return scene
 

@@ -82,16 +82,24 @@ def start_supervisor(
 def keep_server(server: EmbeddedServer, supervisor: subprocess.Popen[str]) -> int:
     """Pass signals on and bring a dead server back until the supervisor has ended; returns its exit code."""
     from makegood.cli.output import say
+    from makegood.errors import MakegoodError
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.send_signal(signal.SIGTERM))
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = supervisor.wait(LOOK_S)
-            return code if code >= 0 else 1
-        if not server.alive:
-            say(f"The embedded server ended with code {server.wait()}; it is started again with its data.")
-            server.start()
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = supervisor.wait(LOOK_S)
+                return code if code >= 0 else 128 - code
+            if not server.alive:
+                say(
+                    f"The embedded server ended with code {server.wait()}; it is started again with its data."
+                )
+                server.start()
+    except MakegoodError:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
 
 
 def main(parent_pid: int, queues: Sequence[str]) -> int:

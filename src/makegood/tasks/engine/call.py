@@ -195,7 +195,8 @@ class Calling:
             return self._end(status, error)
         if decision.reason == "does_not_fit":
             self.attempt.events.append(self._skipped(decision, failure))
-        return self._end(status, error, end_run=EndRun("TOOL_RETRIES", exhausted_text(self.row, decision, error)))
+        why = exhausted_text(replace(self.row, tries=self.tries), decision, error)
+        return self._end(status, error, end_run=EndRun("TOOL_RETRIES", why))
 
     async def _back_off(
         self, decision: Retry, failure: ToolFailure, status: Status, error: RowError

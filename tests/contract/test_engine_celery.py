@@ -1,0 +1,370 @@
+"""Real worker processes under Celery, a real broker, and messages of all kinds."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from support.engine import LONG_S, assert_balanced, calls, eventually, events_of
+
+from makegood import Client, KeyConflict, UnknownAgent
+from makegood.settings import broker_url_for
+from makegood.store.keys import new_run_id, prefix_of, run_key
+from makegood.store.ops.catalog import read_aside
+from makegood.tasks.wakeup import RUNS_QUEUE
+from makegood.testing import Behaviour, Provider, Reply, RequestRecord, Signal, Stall, Status
+from makegood.workers.embedded import EmbeddedServer
+
+TESTS = Path(__file__).parents[1]
+START_S = 90.0
+"""A process imports LiteLLM, 6 to 8 s of CPU, while others do the same."""
+
+
+def answer(request: RequestRecord) -> Behaviour:
+    """The input is a list of words, one per step: `act:3`, `look:1`, `hang:1`, `wait:name`, `429:100`; then it answers."""
+    steps = sum(1 for message in request.messages if message["role"] == "assistant")
+    words = [m["content"] for m in request.messages if m["role"] == "user"][0].split()
+    asked = [word for word in words if ":" in word]
+    if steps >= len(asked):
+        return Reply("done: " + " ".join(request.results.values()))
+    name, _, value = asked[steps].partition(":")
+    if name == "429":
+        return Status(429, headers={"retry-after": value})
+    return calls((name, {"n": int(value)}))
+
+
+@dataclass
+class Site:
+    """A store, a model and a shop that worker processes use, and those processes."""
+
+    server: EmbeddedServer
+    client: Client
+    model: Provider
+    shop: Provider
+    gates: dict[str, Signal] = field(default_factory=dict)
+    script: Callable[[RequestRecord], Behaviour] = answer
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, *, concurrency: int = 40, **settings: Any) -> subprocess.Popen[bytes]:
+        """Start a worker process; returns once it consumes."""
+        process, ready = self.launch(concurrency=concurrency, **settings)
+        assert os.read(ready, 1), "the process ended before it was ready"
+        return process
+
+    def launch(self, *, concurrency: int = 40, **settings: Any) -> tuple[subprocess.Popen[bytes], int]:
+        """Start a worker process; the file descriptor says when it consumes."""
+        read_fd, write_fd = os.pipe()
+        env = {key: value for key, value in os.environ.items() if not key.startswith("MAKEGOOD_")}
+        env |= {"PYTHONPATH": str(TESTS), "TEST_MODEL_URL": self.model.url, "TEST_SHOP_URL": self.shop.url}
+        env |= {"MAKEGOOD_REDIS_URL": self.server.url, "MAKEGOOD_AGENTS": "support.celery_agents"}
+        env |= {"MAKEGOOD_LOOP_LAG_MS": "60000", **{f"MAKEGOOD_{k.upper()}": str(v) for k, v in settings.items()}}
+        command = [sys.executable, "-m", "makegood.workers.process", "--queue", RUNS_QUEUE]
+        command += ["--concurrency", str(concurrency), "--ready-fd", str(write_fd)]
+        process = subprocess.Popen(command, env=env, pass_fds=(write_fd,), stdin=subprocess.DEVNULL)
+        os.close(write_fd)
+        self.processes.append(process)
+        return process, read_fd
+
+    def gate(self, path: str) -> Signal:
+        """From now on the shop answers this path only once the signal is set."""
+        return self.gates.setdefault(path, Signal())
+
+    def serve(self, request: RequestRecord) -> Behaviour:
+        """The shop."""
+        gate = self.gates.get(request.path)
+        if gate is None or gate.is_set():
+            return Status(200, {"did": request.path})
+        return Stall(release=gate, reply=Reply())
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the queue, and those a worker has taken and not acknowledged."""
+        redis = self.client.store.redis
+        return int(redis.llen(RUNS_QUEUE)) + int(redis.hlen("unacked"))
+
+    def aside(self) -> list[dict[str, str]]:
+        """Messages set aside, newest first."""
+        found: list[dict[str, str]] = self.client.store.do(read_aside(100))
+        return found
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[[], Site]]:
+    """A factory of sites of the test's own."""
+    with site_factory() as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator[Site]:
+    """One site for the tests that leave its worker running."""
+    with site_factory() as make:
+        yield make()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Site:
+    """The shared site with a running worker."""
+    if not any(process.poll() is None for process in shared_site.processes):
+        shared_site.start()
+    return shared_site
+
+
+class site_factory:  # noqa: N801
+    """Context manager of a factory; ends what it made."""
+
+    def __enter__(self) -> Callable[[], Site]:
+        self.sites: list[Site] = []
+        return self.make
+
+    def make(self) -> Site:
+        """A site without a worker."""
+        server = EmbeddedServer(ephemeral=True).start()
+        model, shop = Provider(lambda r: site.script(r)), Provider(lambda r: site.serve(r))
+        site = Site(server, Client(server.url), model.start(), shop.start())
+        self.sites.append(site)
+        return site
+
+    def __exit__(self, *exc: object) -> None:
+        for site in self.sites:
+            for process in site.processes:
+                process.kill()
+                process.wait(LONG_S)
+            site.client.close()
+            for provider in (site.model, site.shop):
+                provider.stop()
+            site.server.stop()
+            for request in site.model.requests:
+                assert_balanced(request.messages)
+
+
+def foreign_app(site: Site) -> Celery:
+    """A Celery application that knows nothing of makegood."""
+    app = Celery("foreign", broker=broker_url_for(site.server.url), set_as_current=False)
+    app.conf.task_ignore_result = True
+    return app
+
+
+def test_a_run_goes_from_enqueue_through_celery_to_its_result(site: Site) -> None:
+    """Store, queue, process, model and shop over real HTTP; nothing is left in the queue."""
+    run = site.client.enqueue("support", "act:1 look:2", key="first")
+    result = run.wait(LONG_S)
+    assert result.state == "succeeded" and result.output == 'done: {"did":"/act/1"} seen 2'
+    assert (result.steps, result.calls, result.attempts, result.effects.committed) == (3, 2, 1, 1)
+    assert site.shop.requests[-1].headers["x-run-id"] == run.id
+    eventually(lambda: site.waiting == 0, "the queue is empty")
+
+
+@pytest.mark.contract("D7")
+def test_doubled_and_late_messages_change_nothing(site: Site) -> None:
+    """The wake-up comes five times while the run works and again after its end."""
+    gate = site.gate("/act/77")
+    run = site.client.enqueue("support", "act:77")
+    for _ in range(5):
+        site.client.publisher.wake(run.id)
+    eventually(lambda: run.info()["calls"] == 1, "the call has begun")
+    gate.set()
+    assert run.wait(LONG_S).calls == 1
+    before = run.info()
+    for _ in range(3):
+        site.client.publisher.wake(run.id)
+    site.client.publisher.wake(new_run_id())
+    eventually(lambda: site.waiting == 0, "the late messages are taken")
+    assert site.client.enqueue("support", "look:1").wait(LONG_S).state == "succeeded"
+    assert run.info() == before
+    assert [r.path for r in site.shop.requests].count("/act/77") == 1
+
+
+def test_a_plain_celery_message_from_any_client_is_a_request(site: Site) -> None:
+    """By key once, however often it is sent; without a key its task id is the key."""
+    app = foreign_app(site)
+    request = {"agent": "support", "input": {"text": "look:5"}}
+    for _ in range(3):
+        app.send_task("makegood.run", kwargs={**request, "key": "plain-1"}, queue=RUNS_QUEUE)
+        app.send_task("makegood.run", kwargs=request, queue=RUNS_QUEUE, task_id="the-task-id")
+    app.send_task("makegood.run", args=("support", "look:6", "plain-2"), queue=RUNS_QUEUE)
+    eventually(lambda: site.waiting == 0, "the messages are taken")
+    with pytest.raises(KeyConflict):
+        site.client.enqueue("support", "other", key="plain-1")
+    for key, value in (("plain-1", {"text": "look:5"}), ("the-task-id", {"text": "look:5"}), ("plain-2", "look:6")):
+        run = site.client.enqueue("support", value, key=key)
+        assert run.wait(LONG_S).output == f"done: seen {'6' if key == 'plain-2' else '5'}"
+        assert run.result().calls == 1
+
+
+def test_plain_messages_that_are_no_good_request_are_set_aside_with_their_reason(site: Site) -> None:
+    """Unknown agent, invalid input, another type, an unknown argument, an oversized one: one sentence each."""
+    app = foreign_app(site)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"agent": "suport", "input": "x"}, "suport"),
+        ({"agent": "orders", "input": {"order": "many"}}, "order"),
+        ({"agent": "support", "input": 7}, "int"),
+        ({"agent": "support", "input": "x", "sesion": "s"}, "sesion"),
+        ({"agent": "support", "input": "x" * (1024 * 1024 + 1)}, "1 MiB"),
+        ({"agent": None, "input": "x"}, "name"),
+        ({}, "name"),
+    ]
+    before = len(site.aside())
+    for kwargs, _ in wrong:
+        app.send_task("makegood.run", kwargs=kwargs, queue=RUNS_QUEUE)
+    eventually(lambda: len(site.aside()) == before + len(wrong), "all are set aside")
+    reasons = [entry["reason"] for entry in site.aside()]
+    for _, word in wrong:
+        assert any(word in reason for reason in reasons), word
+    with pytest.raises(UnknownAgent):
+        site.client.enqueue("suport", "x")
+    assert site.client.enqueue("support", "look:1").wait(LONG_S).state == "succeeded"
+
+
+class Evil:
+    """Would run a command if anybody unpickled it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def test_messages_that_are_no_tasks_are_set_aside_and_nothing_is_lost(site: Site, tmp_path: Path) -> None:
+    """Pickled, foreign, undecodable, unknown: each is kept with a reason; runs between them all end."""
+    app = foreign_app(site)
+    before = len(site.aside())
+    evil = pickle.dumps(((), {"agent": Evil(str(tmp_path / "owned"))}, {}))
+    good = site.client.enqueue("support", "look:1")
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        producer = connection.Producer(channel, serializer="json")
+
+        def send(body: Any, **how: Any) -> None:
+            producer.publish(body, exchange="", routing_key=RUNS_QUEUE, **how)
+
+        task = {"task": "makegood.run", "id": "1", "lang": "py"}
+        send(evil, content_type="application/x-python-serialize", content_encoding="binary", headers=task)
+        send(b"{never json", content_type="application/json", content_encoding="utf-8", headers=task)
+        send({"hello": "world"})
+        send([[], {}, {}], headers={"task": "shop.unknown_task", "id": "2", "lang": "py"})
+        send({"no": "list"}, headers=task)
+        send([["one", "two", "three", "four", "five"], {}, {}], headers={**task, "id": "3"})
+    other = site.client.enqueue("support", "look:2")
+    assert good.wait(LONG_S).state == other.wait(LONG_S).state == "succeeded"
+    eventually(lambda: len(site.aside()) >= before + 6, "all six are set aside")
+    entries = site.aside()[: len(site.aside()) - before]
+    reasons = " | ".join(entry["reason"] for entry in entries)
+    for word in ("pickle", "not accepted", "no Celery task", "shop.unknown_task", "not valid"):
+        assert word in reasons, (word, reasons)
+    assert not (tmp_path / "owned").exists()
+    eventually(lambda: site.waiting == 0, "nothing is left behind")
+    assert len(entries) == 6
+
+
+def test_bytes_in_the_queue_that_are_no_message_do_not_stop_the_worker(site: Site) -> None:
+    """Somebody pushed garbage into the broker's list; runs go on."""
+    site.client.store.redis.lpush(RUNS_QUEUE, b"\x00garbage", b"[]", b'{"body": 7}')
+    run = site.client.enqueue("support", "look:3")
+    assert run.wait(LONG_S).state == "succeeded"
+    assert site.processes[-1].poll() is None
+
+
+@pytest.mark.contract("F5")
+def test_a_running_run_is_cancelled_and_its_request_closed(site: Site) -> None:
+    """The shop sees the end of the connection, the journal says that it may have happened."""
+    gate = site.gate("/act/88")
+    run = site.client.enqueue("support", "act:88")
+    request = eventually(lambda: [r for r in site.shop.requests if r.path == "/act/88"], "the call has begun")[0]
+    assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
+    assert request.connection.peer_closed.wait(LONG_S)
+    assert run.journal()[0]["error"]["code"] == "ABORTED"
+    gate.set()
+
+
+@pytest.mark.contract("C2")
+def test_a_parked_run_goes_on_when_it_is_due(site: Site) -> None:
+    """Retry-After of 100 s; back-dated, the sweeper finds it and another wake-up continues it."""
+    waits = iter([Status(429, headers={"retry-after": "100"}), Reply("after the wait")])
+    site.script = lambda request: next(waits)
+    try:
+        run = site.client.enqueue("support", "parked")
+        eventually(lambda: run.status() == "parked", "the run is parked")
+        site.client.store.redis.zadd(prefix_of(run.id) + "due", {run.id: 1})
+        result = run.wait(LONG_S)
+    finally:
+        site.script = answer
+    assert result.output == "after the wait" and result.attempts == 1
+    assert len(events_of(run, "run.continued")) == 1
+
+
+@pytest.mark.contract("D7", "F4", "A1")
+def test_sigterm_hands_a_run_over_at_its_step_boundary_and_a_second_process_goes_on(
+    make_site: Callable[[], Site],
+) -> None:
+    """Same attempt, same history byte for byte, what was used of L3 stays used; the first process exits with 0."""
+    site = make_site()
+    first = site.start()
+    gate = site.gate("/act/1")
+    run = site.client.enqueue("support", "act:1 act:2")
+    eventually(lambda: site.shop.requests, "the call has begun")
+    first.send_signal(signal.SIGTERM)
+    eventually(lambda: run.info()["worker"] and first.poll() is None, "it waits for the boundary")
+    second, ready = site.launch()
+    assert os.read(ready, 1)
+    assert run.status() == "running" and len(site.model.requests) == 1
+    gate.set()
+    assert first.wait(LONG_S) == 0
+    result = run.wait(LONG_S)
+    assert (result.state, result.attempts, result.steps, result.calls) == ("succeeded", 1, 3, 2)
+    one, two, three = (list(request.messages) for request in site.model.requests)
+    assert two[: len(one)] == one and three[: len(two)] == two
+    assert [r.path for r in site.shop.requests] == ["/act/1", "/act/2"]
+    assert int(site.client.store.redis.hget(run_key(run.id), "l3_used_ms")) > 1000  # type: ignore[arg-type]
+    assert len(events_of(run, "run.handed_over")) == len(events_of(run, "run.continued")) == 1
+    assert second.poll() is None
+
+
+@pytest.mark.contract("A6", "F8")
+def test_two_hundred_runs_in_flight_go_on_while_as_many_sync_tools_hang_as_there_are_threads(
+    make_site: Callable[[], Site],
+) -> None:
+    """The hung runs are stopping and say what they called; the process drains and ends; nothing is lost."""
+    site = make_site()
+    threads = 4
+    release = Signal()
+
+    def script(request: RequestRecord) -> Behaviour:
+        words = request.messages[1]["content"].split()
+        if words[0] == "flight" and not request.results:
+            landed = calls(("look", {"n": 1})) if "look" in words else Reply("landed")
+            return landed if release.is_set() else Stall(release=release, reply=landed)
+        return answer(request)
+
+    site.script = script
+    process = site.start(concurrency=250, sync_threads=threads, grace_s=10)
+    flights = [site.client.enqueue("support", f"flight {n}" + (" look" if n % 4 == 0 else "")) for n in range(200)]
+    assert site.model.arrived(200).wait(2 * LONG_S)
+    hung = [site.client.enqueue("support", f"hang:{n}") for n in range(threads)]
+    for run in hung:
+        eventually(lambda run=run: run.status() == "stopping", "the run is stopping")
+        info = run.info()
+        (row,) = run.journal()
+        assert info["activity"]["call"] == "hang" and info["activity"]["call_key"] == row["call_key"]
+        assert row["status"] == "started" and row["tool"] == "hang"
+    late = site.client.enqueue("support", "look:9")
+    release.set()
+    landed = [run for n, run in enumerate(flights) if n % 4]
+    assert {run.wait(2 * LONG_S).output for run in landed} == {"landed"}
+    assert process.wait(2 * LONG_S) == 0, "it drained and ended by itself"
+    site.start(concurrency=250)
+    results = [run.wait(2 * LONG_S) for run in (*flights, late)]
+    assert {result.state for result in results} == {"succeeded"} and {result.attempts for result in results} == {1}
+    for run in hung:
+        result = run.wait(LONG_S)
+        assert result.state == "failed" and result.effects.unknown == 1 and len(run.journal()) == 1
+        assert run.journal()[0]["status"] == "unknown"
