@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,9 +20,9 @@ import psutil
 import redis
 
 from makegood import Client
-from makegood.settings import broker_url_for
 from makegood.store.keys import all_prefixes
 from makegood.tasks.wakeup import RUNS_QUEUE, WAKE_TASK, celery_config
+from makegood.urls import broker_url_for
 
 HELD_QUEUE = "bench.held"
 LONG_S = 120.0
@@ -33,6 +34,7 @@ class Host:
     def __init__(
         self, url: str, *, processes: int, concurrency: int, lease_s: float = 10.0, **env: str
     ) -> None:
+        self._url, self._processes = url, processes
         self._env = {
             **os.environ,
             **env,
@@ -77,6 +79,13 @@ class Host:
         """The worker processes that live now."""
         return psutil.Process(self.pid).children()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether as many processes consume as there should be."""
+        with redis.Redis.from_url(self._url) as client:
+            waiting = [each for each in client.client_list() if each["cmd"] == "brpop"]
+        return len(self.workers()) == self._processes and len(waiting) == self._processes
+
     def freeze(self) -> None:
         """Stop every process of the host, the supervisor first, as when its machine is paused."""
         for each in self._all():
@@ -117,6 +126,13 @@ def announce_at_once(url: str, arguments: Sequence[Any], task: str = WAKE_TASK) 
     began_s = time.monotonic()
     redis.Redis.from_url(url).rename(HELD_QUEUE, RUNS_QUEUE)
     return began_s
+
+
+def begun_at(folder: str, name: str) -> list[tuple[int, float]]:
+    """Where and when calls of this name began: (pid, monotonic seconds)."""
+    notes = Path(folder, "begun")
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    return [(int(pid), float(at_s)) for who, pid, at_s in map(str.split, lines) if who == name]
 
 
 def ended_runs(client: Client, state: str = "succeeded") -> int:

@@ -26,10 +26,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def measure(chosen: argparse.Namespace) -> Outcome:
     """MONITOR shows every command that the server executes, by the hash of its script."""
-    outcome = Outcome("round_trips", f"a run of {chosen.steps} steps; MONITOR on the server counts the step's scripts.")
+    outcome = Outcome("round_trips", f"a run of {chosen.steps} steps; MONITOR on the server counts the step's scripts; no two calls end together.")
     with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client, runtime(server.url) as worker:
         for calls in range(1, chosen.calls + 1):
-            run_id = client.enqueue("bench", f"{chosen.steps} {calls}").id
+            run_id = client.enqueue("bench", f"{chosen.steps} {calls} put_apart").id
             seen = _watched(server.url, run_id, lambda: execute_all(worker, [run_id]))  # noqa: B023
             per_step = (sum(seen[name] for name in STEP_SCRIPTS) - 2) / chosen.steps  # the answer: intent and end
             met = per_step <= 1 + calls

@@ -70,6 +70,13 @@ async def put(ctx: ToolContext, n: int) -> str:
     return "ok"
 
 
+@tool(effect="idempotent", identity=("n",))
+async def put_apart(ctx: ToolContext, n: int) -> str:
+    """The same, but no two calls of a step end together."""
+    await asyncio.sleep(n % 8 * 0.005)
+    return "ok"
+
+
 def begun(name: str) -> None:
     """Note that a call of this name began here and now (one short append is atomic)."""
     with (FOLDER / "begun").open("a") as notes:
@@ -138,7 +145,7 @@ async def charge_early(ctx: ToolContext, n: str) -> str:
 agent = Agent(
     "bench",
     "bench/instant",
-    tools=[put, held, cooperative, order_late, order_early, charge_late, charge_early],
+    tools=[put, put_apart, held, cooperative, order_late, order_early, charge_late, charge_early],
     on_failure="keep",
     budgets=Budgets(steps=None),
     timeouts=Timeouts(call=300, step=600, run=3000, model=300),

@@ -71,6 +71,10 @@ class BrokerUnreachable(MakegoodError, ConnectionError):
     """The broker does not answer; run R is stored and starts when a worker's sweeper finds it."""
 
 
+class NotAllowed(MakegoodError, PermissionError):
+    """The state store at redis://reader@localhost:6379/0 does not allow this; let its administrator grant it."""
+
+
 class UnsupportedServer(MakegoodError):
     """The store is Redis 6.2; makegood needs Redis 7.0 or Valkey 8, or newer."""
 

@@ -14,51 +14,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import parse_qsl, urlencode
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from makegood.errors import SettingsError
+from makegood.urls import STORE_SCHEMES, broker_url_for, live_url_for, mask_url
 
 PREFIX = "MAKEGOOD_"
 SECRETS_DIR = Path("/run/secrets")
-
-STORE_SCHEMES = ("redis", "rediss", "unix")
-
-URL_PASSWORD = re.compile(r"://([^:/@]*):.*@")
-URL_SECRET = re.compile(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&#]*", re.IGNORECASE)
 
 KUBERNETES_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$"
 )
 
 AGENT_PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
-
-
-def mask_url(url: str) -> str:
-    """The URL with its password, and whatever its query calls a secret, replaced by `***`; for logs and messages."""
-    return URL_SECRET.sub(r"\1***", URL_PASSWORD.sub(r"://\1:***@", url))
-
-
-def broker_url_for(url: str) -> str:
-    """The URL as Celery's transports want it: `unix:///p?db=2` becomes `redis+socket:///p?virtual_host=2`."""
-    return _with_scheme(url, "unix", "redis+socket", "db", "virtual_host")
-
-
-def live_url_for(broker_url: str, store_url: str) -> str:
-    """Where live output goes unless set: the broker if it is Redis, else the store; as a Redis client wants it."""
-    url = _with_scheme(broker_url, "redis+socket", "unix", "virtual_host", "db")
-    return url if url.partition("://")[0] in STORE_SCHEMES else store_url
-
-
-def _with_scheme(url: str, old: str, new: str, old_db: str, new_db: str) -> str:
-    scheme, _, rest = url.partition("://")
-    if scheme != old:
-        return url
-    path, _, query = rest.partition("?")
-    pairs = [(new_db if name == old_db else name, value) for name, value in parse_qsl(query)]
-    return f"{new}://{path}{'?' + urlencode(pairs) if pairs else ''}"
 
 
 def _store_url(url: str) -> str:

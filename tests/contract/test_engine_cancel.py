@@ -8,12 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Shop, Workers, calls, eventually, events_of, limits, make_agent
 
 from makegood import ALL, Client, RetryPolicy, StillStopping, tool
 from makegood.store.keys import run_key
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall, Status
 from makegood.workers import maintenance
+from support.engine import (
+    LONG_S,
+    MakeProvider,
+    Shop,
+    Workers,
+    calls,
+    events_of,
+    eventually,
+    limits,
+    make_agent,
+)
 
 MakeShop = Callable[..., Shop]
 
@@ -53,12 +63,16 @@ def test_a_cancelled_model_request_is_closed_and_the_run_ends(worker: Workers, m
     assert time.monotonic() - began_s < 2, "ten times the 200 ms of F5"
     assert provider.requests[0].connection.peer_closed.wait(LONG_S)
     result = run.result()
-    assert result.error is not None and result.error.code == "CANCELLED" and result.attempts == 1
+    assert result.error is not None
+    assert result.error.code == "CANCELLED"
+    assert result.attempts == 1
     eventually(lambda: not runtime.attempts, "the worker holds nothing")
 
 
 @pytest.mark.contract("F3")
-@pytest.mark.parametrize(("effect", "status"), [("write", "unknown"), ("idempotent", "unknown"), ("read", "failed")])
+@pytest.mark.parametrize(
+    ("effect", "status"), [("write", "unknown"), ("idempotent", "unknown"), ("read", "failed")]
+)
 def test_a_call_that_is_cancelled_while_it_runs_is_aborted(
     worker: Workers, model: MakeProvider, shop: MakeShop, effect: Any, status: str
 ) -> None:
@@ -76,7 +90,8 @@ def test_a_call_that_is_cancelled_while_it_runs_is_aborted(
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
     assert there.requests[0].connection.peer_closed.wait(LONG_S)
     (row,) = run.journal()
-    assert row["status"] == status and row["error"]["code"] == "ABORTED"
+    assert row["status"] == status
+    assert row["error"]["code"] == "ABORTED"
     assert run.result().effects.unknown == (0 if effect == "read" else 1)
 
 
@@ -111,10 +126,12 @@ def test_a_cancel_that_arrives_with_the_decision_lets_no_body_begin(
     ids.append(run.id)
     started.set()
     result = run.wait(LONG_S)
-    assert result.state == "cancelled" and not entered
+    assert result.state == "cancelled"
+    assert not entered
     assert {row["error"]["code"] for row in run.journal()} == {"ABORTED_BEFORE_DISPATCH"}
     assert {row["status"] for row in run.journal()} == {"aborted_before_dispatch"}
-    assert result.effects.not_started == 2 and result.effects.unknown == 0
+    assert result.effects.not_started == 2
+    assert result.effects.unknown == 0
 
 
 @pytest.mark.contract("F3")
@@ -134,7 +151,8 @@ def test_a_call_that_still_waits_for_a_thread_has_no_effect_when_it_is_cancelled
     rows = run.journal()
     assert [row["error"]["code"] for row in rows] == ["ABORTED", "ABORTED_BEFORE_DISPATCH"]
     assert [row["status"] for row in rows] == ["unknown", "aborted_before_dispatch"]
-    assert run.result().calls == 1 and run.result().effects.not_started == 1
+    assert run.result().calls == 1
+    assert run.result().effects.not_started == 1
 
 
 @pytest.mark.contract("F8", "A6")
@@ -150,17 +168,26 @@ def test_work_that_does_not_stop_is_shown_with_the_call_it_hangs_in_and_is_never
     with pytest.raises(StillStopping, match="hang"):
         run.cancel(wait=True, timeout=2)
     info = run.info()
-    assert info["state"] == "stopping" and info["activity"]["call"] == "hang" and info["activity"]["for_s"] > 0
-    assert info["activity"]["call_key"] == run.journal()[0]["call_key"] and info["ended_at"] is None
-    later = eventually(lambda: (i := run.info())["activity"]["for_s"] > info["activity"]["for_s"] and i, "it counts on")
-    assert later["state"] == "stopping" and len(events_of(run, "run.stopping")) == 1
+    assert info["state"] == "stopping"
+    assert info["activity"]["call"] == "hang"
+    assert info["activity"]["for_s"] > 0
+    assert info["activity"]["call_key"] == run.journal()[0]["call_key"]
+    assert info["ended_at"] is None
+    later = eventually(
+        lambda: (i := run.info())["activity"]["for_s"] > info["activity"]["for_s"] and i, "it counts on"
+    )
+    assert later["state"] == "stopping"
+    assert len(events_of(run, "run.stopping")) == 1
     assert not gate.returned.is_set()
     gate.let_go.set()
-    assert run.wait(LONG_S).state == "cancelled" and gate.returned.is_set()
+    assert run.wait(LONG_S).state == "cancelled"
+    assert gate.returned.is_set()
 
 
 @pytest.mark.contract("F7")
-def test_a_cancel_wins_over_the_limit_of_a_call_that_hangs_past_it(worker: Workers, model: MakeProvider) -> None:
+def test_a_cancel_wins_over_the_limit_of_a_call_that_hangs_past_it(
+    worker: Workers, model: MakeProvider
+) -> None:
     """L1 was reached, the thread does not stop, then the user cancels: cancelled, not failed and not retried."""
     gate = Gate("read", timeout=0.1)
     provider = model([calls(("hang", {}))])
@@ -171,7 +198,8 @@ def test_a_cancel_wins_over_the_limit_of_a_call_that_hangs_past_it(worker: Worke
     run.cancel()
     eventually(lambda: runtime.attempts[run.id].cancel.asked, "the worker heard of it")
     gate.let_go.set()
-    assert run.wait(LONG_S).state == "cancelled" and len(provider.requests) == 1
+    assert run.wait(LONG_S).state == "cancelled"
+    assert len(provider.requests) == 1
 
 
 @pytest.mark.contract("F1", "F2")
@@ -192,13 +220,18 @@ def test_a_hook_before_a_step_can_stop_the_run(worker: Workers, model: MakeProvi
 
     provider = model([calls(("act", {})), Reply("never")])
     result, run = worker.run(make_agent(provider, act, before_step=stop_async if is_async else stop))
-    assert result.state == "cancelled" and len(provider.requests) == 1 and result.effects.committed == 1
-    assert result.error is not None and "enough" not in result.error.message
+    assert result.state == "cancelled"
+    assert len(provider.requests) == 1
+    assert result.effects.committed == 1
+    assert result.error is not None
+    assert "enough" not in result.error.message
     assert not any("enough" in str(event) for event in run.events())
 
 
 @pytest.mark.contract("F1")
-def test_a_hook_before_the_end_sees_the_output_and_can_stop_the_run(worker: Workers, model: MakeProvider) -> None:
+def test_a_hook_before_the_end_sees_the_output_and_can_stop_the_run(
+    worker: Workers, model: MakeProvider
+) -> None:
     """The answer is there, and is not given."""
     seen: list[Any] = []
 
@@ -207,7 +240,9 @@ def test_a_hook_before_the_end_sees_the_output_and_can_stop_the_run(worker: Work
         ctx.cancel()
 
     result, _ = worker.run(make_agent(model([Reply("secret plan")]), before_end=stop))
-    assert result.state == "cancelled" and result.output is None and seen == [(1, 1, "secret plan")]
+    assert result.state == "cancelled"
+    assert result.output is None
+    assert seen == [(1, 1, "secret plan")]
 
 
 @pytest.mark.contract("F1")
@@ -228,9 +263,12 @@ def test_hooks_run_within_the_limits_of_their_step_and_their_bugs_end_the_run(
     buggy = make_agent(provider, name="buggy", before_end=crash)
     worker.start(slow, buggy)
     result, _ = worker.run(slow)
-    assert result.state == "timed_out" and not provider.requests
+    assert result.state == "timed_out"
+    assert not provider.requests
     result, _ = worker.run(buggy)
-    assert result.error is not None and result.error.code == "BUG" and "boom" in result.error.message
+    assert result.error is not None
+    assert result.error.code == "BUG"
+    assert "boom" in result.error.message
 
 
 @pytest.mark.contract("F1")
@@ -267,7 +305,8 @@ def test_after_a_cancelled_tool_step_every_call_has_its_outcome_in_the_journal(
     assert there.provider.arrived().wait(LONG_S)
     run.cancel(wait=True, timeout=LONG_S)
     first, second = run.journal()
-    assert (first["status"], second["status"]) == ("unknown", "succeeded") and first["ended_at"]
+    assert (first["status"], second["status"]) == ("unknown", "succeeded")
+    assert first["ended_at"]
     effects = run.result().effects
     assert (effects.committed, effects.unknown) == (1, 1)
 
@@ -278,8 +317,10 @@ def test_cancelling_twice_or_after_the_end_changes_nothing(worker: Workers, mode
     agent = make_agent(model())
     result, run = worker.run(agent)
     before = run.info()
-    assert run.cancel(wait=True, timeout=LONG_S) == "succeeded" and run.info() == before
-    assert worker.counters()["runs_finished_total|a|cancelled"] == 0 and result.state == "succeeded"
+    assert run.cancel(wait=True, timeout=LONG_S) == "succeeded"
+    assert run.info() == before
+    assert worker.counters()["runs_finished_total|a|cancelled"] == 0
+    assert result.state == "succeeded"
 
 
 @pytest.mark.contract("F5")
@@ -327,8 +368,13 @@ def test_a_worker_whose_fence_is_old_starts_no_effect_and_writes_nothing(
     ids.append(run.id)
     ready.set()
     eventually(lambda: run.id in runtime.attempts or run.info()["step"] == 0, "the run is known")
-    eventually(lambda: not runtime.attempts and redis.hget(run_key(run.id), "fence") == b"99:elsewhere", "it let go")
-    assert not entered and run.journal() == [] and run.status() == "running" and run.info()["steps"] == 0
+    eventually(
+        lambda: not runtime.attempts and redis.hget(run_key(run.id), "fence") == b"99:elsewhere", "it let go"
+    )
+    assert not entered
+    assert run.journal() == []
+    assert run.status() == "running"
+    assert run.info()["steps"] == 0
 
 
 @pytest.mark.contract("F9", "D9")
@@ -346,4 +392,5 @@ def test_the_outcome_of_an_old_fence_is_refused(worker: Workers, model: MakeProv
     run = worker.enqueue(agent)
     eventually(lambda: redis.hget(run_key(run.id), "fence") == b"99:elsewhere", "the run is taken")
     eventually(lambda: not runtime.attempts, "the worker lets go")
-    assert run.status() == "running" and run.journal()[0]["status"] == "started"
+    assert run.status() == "running"
+    assert run.journal()[0]["status"] == "started"

@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.engine import LONG_S, MODEL, MakeProvider, Workers, eventually, events_of, limits
 
 from makegood import ALL, Agent, Budgets, RetryPolicy, ToolError, agent, tool
 from makegood.errors import ArgumentsInvalid
 from makegood.testing import Provider, Reply, Stall, Status
+from support.engine import LONG_S, MODEL, MakeProvider, Workers, events_of, eventually, limits
 
 
 def declared(provider: Provider, *tools: Any, name: str = "code", **options: Any) -> Any:
     """The `@agent` decorator for that provider."""
     fast = RetryPolicy(retries=2, backoff=0.01, max_backoff=0.05)
     options = {"on_failure": "keep", "retry": fast, "tool_retry": fast, "timeouts": limits(), **options}
-    return agent(name=name, model=MODEL, tools=tools, model_args={"api_base": provider.url, "api_key": "k"}, **options)
+    return agent(
+        name=name, model=MODEL, tools=tools, model_args={"api_base": provider.url, "api_key": "k"}, **options
+    )
 
 
 def ask(text: str) -> list[dict[str, Any]]:
@@ -46,12 +48,18 @@ def test_calls_and_replies_of_the_code_are_journaled_steps(worker: Workers, mode
         asked = await ctx.model(ask("which?"), tools=[make])
         said = await ctx.model(ask("well?"))
         (part,) = asked.tool_calls
-        return {"made": first["made"], "wants": [part.name, part.arguments], "says": said.text, "in": said.usage.prompt_tokens}
+        return {
+            "made": first["made"],
+            "wants": [part.name, part.arguments],
+            "says": said.text,
+            "in": said.usage.prompt_tokens,
+        }
 
     result, run = worker.run(code, {"n": 4})
     assert result.output == {"made": 4, "wants": ["make", '{"n": 5}'], "says": "fine", "in": 7}
     assert (result.steps, result.calls, result.usage.prompt_tokens) == (2, 1, 17)
-    assert [t["function"]["name"] for t in provider.requests[0].tools] == ["make"] and not provider.requests[1].tools
+    assert [t["function"]["name"] for t in provider.requests[0].tools] == ["make"]
+    assert not provider.requests[1].tools
     assert [row["status"] for row in run.journal()] == ["succeeded"]
 
 
@@ -71,11 +79,14 @@ def test_a_failed_call_raises_tool_error_and_the_code_may_go_on(worker: Workers,
         return None
 
     result, run = worker.run(code)
-    assert result.output == ["NEGATIVE", "negative"] and len(run.journal()) == 1
+    assert result.output == ["NEGATIVE", "negative"]
+    assert len(run.journal()) == 1
 
 
 @pytest.mark.contract("J29", "D3")
-def test_identical_calls_at_the_same_time_are_two_calls_with_two_keys(worker: Workers, model: MakeProvider) -> None:
+def test_identical_calls_at_the_same_time_are_two_calls_with_two_keys(
+    worker: Workers, model: MakeProvider
+) -> None:
     """gather of four, two of them equal: four bodies, four rows, four keys."""
 
     @declared(model(), make)
@@ -84,9 +95,11 @@ def test_identical_calls_at_the_same_time_are_two_calls_with_two_keys(worker: Wo
         return [each["key"] for each in made]
 
     result, run = worker.run(code)
-    assert result.state == "succeeded" and len(set(result.output)) == 4
+    assert result.state == "succeeded"
+    assert len(set(result.output)) == 4
     assert {row["idempotency_key"] for row in run.journal()} == set(result.output)
-    assert result.effects.committed == 4 and result.calls == 4
+    assert result.effects.committed == 4
+    assert result.calls == 4
 
 
 def hand_over(worker: Workers, code: Agent, at: threading.Event, go: threading.Event) -> Any:
@@ -131,8 +144,11 @@ def test_a_continued_run_executes_its_code_again_but_nothing_that_it_did(
         return [one, failed, acted, two]
 
     run, result = hand_over(worker, code, at, go)
-    assert result.output == ["one", "NEGATIVE", "act 1", "two"] and result.attempts == 1
-    assert len(runs) == 1 and len(provider.requests) == 2 and result.steps == 2
+    assert result.output == ["one", "NEGATIVE", "act 1", "two"]
+    assert result.attempts == 1
+    assert len(runs) == 1
+    assert len(provider.requests) == 2
+    assert result.steps == 2
     assert len(events_of(run, "run.handed_over")) == len(events_of(run, "run.continued")) == 1
 
 
@@ -155,8 +171,11 @@ def test_code_that_takes_another_way_when_it_is_continued_is_refused(
         return await ctx.call(make, n=99)
 
     run, result = hand_over(worker, code, at, go)
-    assert result.state == "failed" and result.error is not None and result.error.code == "NONDETERMINISTIC"
-    assert len(executions) == 2 and [row["tool"] for row in run.journal()] == ["make", "act"]
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "NONDETERMINISTIC"
+    assert len(executions) == 2
+    assert [row["tool"] for row in run.journal()] == ["make", "act"]
 
 
 def test_a_model_failure_ends_the_run_though_the_code_catches_exceptions(
@@ -173,7 +192,9 @@ def test_a_model_failure_ends_the_run_though_the_code_catches_exceptions(
             return "swallowed"
 
     result, _ = worker.run(code)
-    assert result.state == "failed" and result.error is not None and result.error.code == "SERVER"
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "SERVER"
     assert len(provider.requests) == 3
 
 
@@ -188,7 +209,9 @@ def test_code_that_swallows_even_that_does_not_succeed(worker: Workers, model: M
             return "swallowed"
 
     result, _ = worker.run(code)
-    assert result.state == "failed" and result.error is not None and result.error.code == "AUTH"
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "AUTH"
 
 
 @pytest.mark.contract("A1", "C11")
@@ -207,7 +230,9 @@ def test_code_that_does_not_end_is_cut_at_the_attempts_limit_and_begins_anew(
         return made["key"]
 
     result, run = worker.run(code)
-    assert result.state == "succeeded" and attempts == [1, 2] and result.calls == 1
+    assert result.state == "succeeded"
+    assert attempts == [1, 2]
+    assert result.calls == 1
     assert result.output == run.journal()[0]["idempotency_key"]
 
 
@@ -228,7 +253,8 @@ def test_cancel_reaches_the_code_and_its_running_calls(worker: Workers, model: M
     run = worker.enqueue(code)
     assert provider.arrived().wait(LONG_S)
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
-    assert ended.is_set() and provider.requests[0].connection.peer_closed.wait(LONG_S)
+    assert ended.is_set()
+    assert provider.requests[0].connection.peer_closed.wait(LONG_S)
 
 
 @pytest.mark.contract("F1")
@@ -242,7 +268,8 @@ def test_code_can_cancel_its_own_run(worker: Workers, model: MakeProvider) -> No
         await ctx.model(ask("x"))
 
     result, _ = worker.run(code)
-    assert result.state == "cancelled" and not provider.requests
+    assert result.state == "cancelled"
+    assert not provider.requests
 
 
 @pytest.mark.contract("G6")
@@ -258,7 +285,9 @@ def test_each_model_request_of_the_code_is_a_step_and_the_limit_holds(
             await ctx.model(ask(f"{n}"))
 
     result, _ = worker.run(code)
-    assert result.error is not None and result.error.code == "STEP_LIMIT" and len(provider.requests) == 3
+    assert result.error is not None
+    assert result.error.code == "STEP_LIMIT"
+    assert len(provider.requests) == 3
 
 
 def test_a_call_that_the_code_no_longer_waits_for_is_finished_and_recorded(
@@ -281,7 +310,9 @@ def test_a_call_that_the_code_no_longer_waits_for_is_finished_and_recorded(
             return "gave up"
 
     result, run = worker.run(code)
-    assert result.output == "gave up" and ended and run.journal()[0]["response"] == "made"
+    assert result.output == "gave up"
+    assert ended
+    assert run.journal()[0]["response"] == "made"
     assert result.effects.committed == 1
 
 
@@ -308,7 +339,9 @@ def test_the_code_sees_its_typed_input_and_what_it_returns_must_be_json(
     worker.start(typed, wrong)
     assert worker.run(typed, {"n": 1})[0].output == {"n": 2}
     result, _ = worker.run(wrong)
-    assert result.state == "failed" and result.error is not None and result.error.code == "BUG"
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "BUG"
 
 
 def test_an_exception_of_the_code_is_a_bug_of_the_run(worker: Workers, model: MakeProvider) -> None:
@@ -320,5 +353,7 @@ def test_an_exception_of_the_code_is_a_bug_of_the_run(worker: Workers, model: Ma
         raise LookupError("not there")
 
     result, _ = worker.run(code)
-    assert result.error is not None and result.error.code == "BUG" and "LookupError" in result.error.message
+    assert result.error is not None
+    assert result.error.code == "BUG"
+    assert "LookupError" in result.error.message
     assert result.effects.committed == 1

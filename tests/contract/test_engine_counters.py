@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Workers, begun_anew, calls, eventually, limits, make_agent
 
 from makegood import ALL, tool
 from makegood.store.keys import all_prefixes, state_index
 from makegood.store.states import State
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall, Status
+from support.engine import LONG_S, MakeProvider, Workers, begun_anew, calls, eventually, limits, make_agent
 
 
 @tool(effect="write", identity=ALL)
@@ -65,12 +65,16 @@ def test_after_a_mixed_load_with_repeats_the_counters_equal_a_recount(
     assert ends == Counter(succeeded=11, failed=5, timed_out=2, cancelled=1)
 
     counted = worker.counters()
-    assert counted["runs_enqueued_total|a"] == 19 and counted["runs_deduplicated_total|a"] == 18
+    assert counted["runs_enqueued_total|a"] == 19
+    assert counted["runs_deduplicated_total|a"] == 18
     finished = {k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("runs_finished_total|")}
     assert finished == ends
     retried = Counter(result.state for result in results if result.attempts > 1)
-    assert {k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("retried_runs_total|")} == retried
-    assert counted["timed_out_runs_total|a|yes"] == 2 and counted["timed_out_runs_total|a|no"] == 0
+    assert {
+        k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("retried_runs_total|")
+    } == retried
+    assert counted["timed_out_runs_total|a|yes"] == 2
+    assert counted["timed_out_runs_total|a|no"] == 0
     for state in State:
         size = sum(worker.client.store.redis.zcard(state_index(p, "a", state)) for p in all_prefixes())
         assert size == ends.get(str(state), 0), state

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.engine import MakeProvider, Shop, Workers, begun_anew, calls, events_of, limits, make_agent, told
 
 from makegood import ALL, Client, tool
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall
+from support.engine import MakeProvider, Shop, Workers, begun_anew, calls, events_of, limits, make_agent, told
 
 MakeShop = Callable[..., Shop]
 
@@ -58,27 +58,45 @@ def test_the_row_is_there_before_the_body_begins(worker: Workers, model: MakePro
     def mail(ctx: Any, to: str, text: str) -> str:
         with Client(url) as client:
             seen.extend(client.get(ctx.run_id).journal())
-        assert ctx.run_id and ctx.attempt == 1 and ctx.step == 1
+        assert ctx.run_id
+        assert ctx.attempt == 1
+        assert ctx.step == 1
         return "sent"
 
     provider = model([calls(("mail", {"to": "a", "text": "hi"})), Reply("done")])
     result, run = worker.run(make_agent(provider, mail))
     assert result.state == "succeeded"
     (before,), (after,) = seen, run.journal()
-    assert before["status"] == "started" and after["status"] == "succeeded"
-    same = ("call_key", "tool", "attempt", "step", "args", "request_digest", "idempotency_key", "effect", "started_at")
+    assert before["status"] == "started"
+    assert after["status"] == "succeeded"
+    same = (
+        "call_key",
+        "tool",
+        "attempt",
+        "step",
+        "args",
+        "request_digest",
+        "idempotency_key",
+        "effect",
+        "started_at",
+    )
     assert all(before[field] == after[field] for field in same)
-    assert before["response"] is None and before["ended_at"] is None and after["response_digest"]
+    assert before["response"] is None
+    assert before["ended_at"] is None
+    assert after["response_digest"]
 
 
 @pytest.mark.contract("D3", "J29")
-def test_the_same_mail_twice_on_purpose_is_two_mails_with_two_keys(worker: Workers, model: MakeProvider) -> None:
+def test_the_same_mail_twice_on_purpose_is_two_mails_with_two_keys(
+    worker: Workers, model: MakeProvider
+) -> None:
     """In one step side by side, and once more in the next: three bodies, three keys, ordinals 1, 2, 3."""
     mail = recorder()
     call = ("mail", {"to": "a", "text": "x"})
     provider = model([calls(call, call), calls(call), Reply("done")])
     result, run = worker.run(make_agent(provider, mail))
-    assert result.state == "succeeded" and len(set(mail.ran)) == 3
+    assert result.state == "succeeded"
+    assert len(set(mail.ran)) == 3
     assert [row["call_key"].rpartition(":")[2] for row in run.journal()] == ["1", "2", "3"]
     assert {row["idempotency_key"] for row in run.journal()} == set(mail.ran)
 
@@ -87,26 +105,34 @@ def test_the_same_mail_twice_on_purpose_is_two_mails_with_two_keys(worker: Worke
 def test_only_the_identifying_arguments_are_in_the_key(worker: Workers, model: MakeProvider) -> None:
     """Another text to the same recipient has the same identity and gets the next ordinal."""
     mail = recorder(identity=("to",))
-    provider = model([calls(("mail", {"to": "a", "text": "x"})), calls(("mail", {"to": "a", "text": "y"})), Reply("d")])
+    provider = model(
+        [calls(("mail", {"to": "a", "text": "x"})), calls(("mail", {"to": "a", "text": "y"})), Reply("d")]
+    )
     _, run = worker.run(make_agent(provider, mail))
     one, two = (row["call_key"] for row in run.journal())
-    assert one.rpartition(":")[0] == two.rpartition(":")[0] and one != two
+    assert one.rpartition(":")[0] == two.rpartition(":")[0]
+    assert one != two
 
 
 @pytest.mark.contract("D4", "D3")
-def test_a_later_attempt_gets_the_recorded_response_and_is_told_so(worker: Workers, model: MakeProvider) -> None:
+def test_a_later_attempt_gets_the_recorded_response_and_is_told_so(
+    worker: Workers, model: MakeProvider
+) -> None:
     """Attempt 2 asks for the same mail: not sent again; the one after it is its own and is sent."""
     mail = recorder()
     call = ("mail", {"to": "a", "text": "x"})
     provider = model(two_attempts([calls(call)], [calls(call), calls(call), Reply("done")]))
     result, run = worker.run(make_agent(provider, mail, timeouts=BRIEF))
-    assert (result.state, result.attempts) == ("succeeded", 2) and len(mail.ran) == 2
+    assert (result.state, result.attempts) == ("succeeded", 2)
+    assert len(mail.ran) == 2
     answer = json.loads(provider.requests[-2].messages[-1]["content"])
     assert answer == {"note": "already done in attempt 1, not run again", "response": {"sent": 1}}
     assert len(events_of(run, "tool.replayed")) == 1
     first, second = run.journal()
-    assert (first["attempt"], second["attempt"]) == (1, 2) and second["call_key"].endswith(":2")
-    assert result.calls == 2 and result.effects.committed == 2
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert second["call_key"].endswith(":2")
+    assert result.calls == 2
+    assert result.effects.committed == 2
 
 
 @pytest.mark.contract("D4")
@@ -116,22 +142,28 @@ def test_a_replay_with_other_arguments_shows_the_recorded_ones(worker: Workers, 
     first, other = ("mail", {"to": "a", "text": "x"}), ("mail", {"to": "a", "text": "rephrased"})
     provider = model(two_attempts([calls(first)], [calls(other), Reply("done")]))
     result, _ = worker.run(make_agent(provider, mail, timeouts=BRIEF))
-    assert result.state == "succeeded" and len(mail.ran) == 1
+    assert result.state == "succeeded"
+    assert len(mail.ran) == 1
     answer = json.loads(provider.requests[-1].messages[-1]["content"])
     assert answer["recorded_arguments"] == {"to": "a", "text": "x"}
 
 
 @pytest.mark.contract("D4")
-def test_a_new_identity_is_questioned_once_and_runs_when_asked_again(worker: Workers, model: MakeProvider) -> None:
+def test_a_new_identity_is_questioned_once_and_runs_when_asked_again(
+    worker: Workers, model: MakeProvider
+) -> None:
     """POSSIBLE_REPEAT lists what was done; the second time it runs, and nothing is asked a third time."""
     mail = recorder()
     call = ("mail", {"to": "b", "text": "y"})
     third = ("mail", {"to": "b", "text": "y"})
     provider = model(
-        two_attempts([calls(("mail", {"to": "a", "text": "x"}))], [calls(call), calls(call), calls(third), Reply("d")])
+        two_attempts(
+            [calls(("mail", {"to": "a", "text": "x"}))], [calls(call), calls(call), calls(third), Reply("d")]
+        )
     )
     result, run = worker.run(make_agent(provider, mail, timeouts=BRIEF))
-    assert result.state == "succeeded" and len(mail.ran) == 3
+    assert result.state == "succeeded"
+    assert len(mail.ran) == 3
     warned = [r for r in provider.requests if r.results and "POSSIBLE_REPEAT" in r.messages[-1]["content"]]
     assert len(warned) == 1
     error = told(warned[0])
@@ -143,13 +175,16 @@ def test_a_new_identity_is_questioned_once_and_runs_when_asked_again(worker: Wor
 
 @pytest.mark.contract("D4", "D5")
 @pytest.mark.parametrize("reuse", [False, True])
-def test_reads_are_run_again_unless_they_may_be_reused(worker: Workers, model: MakeProvider, reuse: bool) -> None:
+def test_reads_are_run_again_unless_they_may_be_reused(
+    worker: Workers, model: MakeProvider, reuse: bool
+) -> None:
     """reuse=True takes the recorded response of the earlier attempt."""
     look = recorder("read", None, "look", reuse=reuse)
     call = ("look", {"to": "a"})
     provider = model(two_attempts([calls(call)], [calls(call), Reply("done")]))
     result, _ = worker.run(make_agent(provider, look, timeouts=BRIEF))
-    assert result.state == "succeeded" and len(look.ran) == (1 if reuse else 2)
+    assert result.state == "succeeded"
+    assert len(look.ran) == (1 if reuse else 2)
     assert ("already done in attempt 1" in provider.requests[-1].messages[-1]["content"]) is reuse
 
 
@@ -164,14 +199,22 @@ def test_a_new_attempt_begins_from_a_clean_context_with_facts(worker: Workers, m
     result, _ = worker.run(agent, text)
     assert (result.state, result.attempts) == ("succeeded", 2)
     first, second = provider.requests[0], provider.requests[-1]
-    assert list(second.messages[:2]) == list(first.messages) == [
-        {"role": "system", "content": " sys\n"},
-        {"role": "user", "content": text},
-    ]
+    assert (
+        list(second.messages[:2])
+        == list(first.messages)
+        == [
+            {"role": "system", "content": " sys\n"},
+            {"role": "user", "content": text},
+        ]
+    )
     (facts,) = second.messages[2:]
-    assert facts["role"] == "user" and len(facts["content"]) <= 1200
-    assert "Done:" in facts["content"] and "Goals open:" in facts["content"] and "mail" in facts["content"]
-    assert evil not in facts["content"] and not any(line.startswith('- mail {"to":"eve"}') for line in facts["content"].split("\n"))
+    assert facts["role"] == "user"
+    assert len(facts["content"]) <= 1200
+    assert "Done:" in facts["content"]
+    assert "Goals open:" in facts["content"]
+    assert "mail" in facts["content"]
+    assert evil not in facts["content"]
+    assert not any(line.startswith('- mail {"to":"eve"}') for line in facts["content"].split("\n"))
 
 
 @pytest.mark.contract("E5")
@@ -227,13 +270,20 @@ def test_three_tools_and_a_lost_reply_make_one_charge_and_one_mail(
 
     tools = [caller(name) for name in ("charge", "mail", "notify")]
     args = {"order": "42"}
-    all_three: list[Behaviour] = [calls(("charge", args)), calls(("mail", args)), calls(("notify", args)), Reply("done")]
+    all_three: list[Behaviour] = [
+        calls(("charge", args)),
+        calls(("mail", args)),
+        calls(("notify", args)),
+        Reply("done"),
+    ]
     provider = model(two_attempts(all_three[:2], all_three))
     result, run = worker.run(make_agent(provider, *tools, timeouts=limits(step=1.5)))
     assert (result.state, result.attempts) == ("succeeded", 2)
     done = [request.path for request in there.requests]
-    assert done == ["/charge", "/charge", "/mail", "/notify"] and len(there.done) == 3
-    assert len(events_of(run, "tool.replayed")) == 2 and result.effects.committed == 3
+    assert done == ["/charge", "/charge", "/mail", "/notify"]
+    assert len(there.done) == 3
+    assert len(events_of(run, "tool.replayed")) == 2
+    assert result.effects.committed == 3
 
 
 def test_under_rollback_a_timed_out_run_with_effects_does_not_begin_anew(
@@ -255,5 +305,8 @@ def test_a_run_that_would_succeed_with_an_open_unknown_does_not(worker: Workers,
 
     provider = model([calls(("mail", {})), Reply("done")])
     result, _ = worker.run(make_agent(provider, mail))
-    assert result.state == "failed" and result.effects.unknown == 1 and result.output == "done"
-    assert result.error is not None and "not known" in result.error.message
+    assert result.state == "failed"
+    assert result.effects.unknown == 1
+    assert result.output == "done"
+    assert result.error is not None
+    assert "not known" in result.error.message

@@ -7,11 +7,21 @@ import time
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Workers, begun_anew, calls, eventually, events_of, limits, make_agent
 
 from makegood import ALL, Budgets, tool
 from makegood.store.keys import new_run_id, run_key
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall
+from support.engine import (
+    LONG_S,
+    MakeProvider,
+    Workers,
+    begun_anew,
+    calls,
+    events_of,
+    eventually,
+    limits,
+    make_agent,
+)
 
 
 class Pause:
@@ -52,18 +62,22 @@ def test_a_handed_over_run_goes_on_with_the_same_history_byte_for_byte(
 ) -> None:
     """One attempt, the finished step is not done again, the next request begins with exactly what was sent before."""
     pause = Pause()
-    provider = model([calls(("act", '{ }'), text="thinking…"), calls(("nothing", {})), Reply("done")])
+    provider = model([calls(("act", "{ }"), text="thinking…"), calls(("nothing", {})), Reply("done")])
     agent = make_agent(provider, pause.act, system="sys")
     run = drained(worker, agent, pause, {"b": 1, "a": "ü"})
     assert len(provider.requests) == 1, "the boundary comes before the next request"
     worker.start(agent)
     result = run.wait(LONG_S)
-    assert (result.state, result.attempts, result.steps) == ("succeeded", 1, 3) and len(pause.ran) == 1
+    assert (result.state, result.attempts, result.steps) == ("succeeded", 1, 3)
+    assert len(pause.ran) == 1
     first, second, third = (list(request.messages) for request in provider.requests)
-    assert second[: len(first)] == first and third[: len(second)] == second
-    assert second[-2]["tool_calls"][0]["function"]["arguments"] == "{ }" and second[-1]["content"] == "acted"
+    assert second[: len(first)] == first
+    assert third[: len(second)] == second
+    assert second[-2]["tool_calls"][0]["function"]["arguments"] == "{ }"
+    assert second[-1]["content"] == "acted"
     assert len(events_of(run, "run.handed_over")) == len(events_of(run, "run.continued")) == 1
-    assert result.calls == 1 and result.effects.committed == 1
+    assert result.calls == 1
+    assert result.effects.committed == 1
 
 
 @pytest.mark.contract("D7", "A1")
@@ -86,7 +100,9 @@ def test_the_limit_of_an_attempt_is_not_reset_by_a_hand_over(worker: Workers, mo
     attempt = eventually(lambda: second.attempts.get(run.id), "the run goes on")
     assert attempt.run.left_s(attempt.began_s) <= 3 - used_ms / 1000 + 0.1
     result = run.wait(LONG_S)
-    assert result.state == "timed_out" and result.error is not None and result.error.code == "RUN_TIMEOUT"
+    assert result.state == "timed_out"
+    assert result.error is not None
+    assert result.error.code == "RUN_TIMEOUT"
 
 
 @pytest.mark.contract("A5")
@@ -99,7 +115,9 @@ def test_repeated_failures_count_on_after_a_hand_over(worker: Workers, model: Ma
     run = drained(worker, agent, pause)
     worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.error is not None and result.error.code == "REPEATED_FAILURE" and len(provider.requests) == 3
+    assert result.error is not None
+    assert result.error.code == "REPEATED_FAILURE"
+    assert len(provider.requests) == 3
 
 
 def test_a_bug_that_was_told_before_a_hand_over_ends_the_run_when_it_comes_again(
@@ -117,7 +135,9 @@ def test_a_bug_that_was_told_before_a_hand_over_ends_the_run_when_it_comes_again
     run = drained(worker, agent, pause)
     worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.error is not None and result.error.code == "BUG" and len(provider.requests) == 2
+    assert result.error is not None
+    assert result.error.code == "BUG"
+    assert len(provider.requests) == 2
 
 
 @pytest.mark.contract("G6")
@@ -129,7 +149,9 @@ def test_steps_count_on_after_a_hand_over(worker: Workers, model: MakeProvider) 
     run = drained(worker, agent, pause)
     worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.error is not None and result.error.code == "STEP_LIMIT" and len(provider.requests) == 2
+    assert result.error is not None
+    assert result.error.code == "STEP_LIMIT"
+    assert len(provider.requests) == 2
 
 
 @pytest.mark.contract("D4")
@@ -157,11 +179,15 @@ def test_a_question_about_a_possible_repeat_is_not_asked_again_after_a_hand_over
     assert ran == ["a"]
     worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.state == "succeeded" and ran == ["a", "b"] and result.steps == 4
+    assert result.state == "succeeded"
+    assert ran == ["a", "b"]
+    assert result.steps == 4
 
 
 @pytest.mark.contract("F1", "D7")
-def test_a_run_in_a_model_request_is_handed_over_when_the_grace_ends(worker: Workers, model: MakeProvider) -> None:
+def test_a_run_in_a_model_request_is_handed_over_when_the_grace_ends(
+    worker: Workers, model: MakeProvider
+) -> None:
     """The request is closed, no outcome is invented, the next worker asks the same again."""
     provider = model([Stall(), Reply("done")])
     agent = make_agent(provider)
@@ -169,7 +195,8 @@ def test_a_run_in_a_model_request_is_handed_over_when_the_grace_ends(worker: Wor
     run = worker.enqueue(agent)
     assert provider.arrived().wait(LONG_S)
     worker.stop(runtime)
-    assert provider.requests[0].connection.peer_closed.wait(LONG_S) and run.status() == "queued"
+    assert provider.requests[0].connection.peer_closed.wait(LONG_S)
+    assert run.status() == "queued"
     worker.start(agent)
     result = run.wait(LONG_S)
     assert (result.state, result.attempts) == ("succeeded", 1)
@@ -192,8 +219,10 @@ def test_doubled_late_and_unknown_wake_ups_change_nothing(worker: Workers, model
     before = run.info(), list(run.events())
     for hint in (run.id, new_run_id(int(run.id[:2])), "no-run", 7, None, {"a": 1}, "99-" + "0" * 26):
         runtime.perform(hint)
-    assert (run.info(), list(run.events())) == before and result.state == "succeeded"
-    assert len(provider.requests) == 1 and worker.counters()["runs_finished_total|a|succeeded"] == 1
+    assert (run.info(), list(run.events())) == before
+    assert result.state == "succeeded"
+    assert len(provider.requests) == 1
+    assert worker.counters()["runs_finished_total|a|succeeded"] == 1
 
 
 @pytest.mark.contract("D7")
@@ -224,4 +253,28 @@ def test_ten_hand_overs_of_one_attempt_are_the_most(worker: Workers, model: Make
     eventually(runtime.env.draining.is_set, "the worker drains")
     pause.go.set()
     result = run.wait(LONG_S)
-    assert result.state == "failed" and result.error is not None and result.error.code == "CRASHED"
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "CRASHED"
+
+
+def test_a_run_that_waited_longer_than_it_may_ends_as_expired_and_is_never_executed(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """A late wake-up leaves it alone; the sweeper ends it, once the same server was watched for a full lease."""
+    provider = model(then=Reply("done"))
+    agent = make_agent(provider)
+    late = worker.enqueue(agent, "late", expires_in=0.01)
+    due_ms = int(worker.client.store.redis.hget(run_key(late.id), "expires_at"))  # type: ignore[arg-type]
+    eventually(lambda: time.time() * 1000 > due_ms + 1, "its time is over")
+    runtime = worker.start(agent, lease_s=2)
+    runtime.perform(late.id)
+    in_time = worker.enqueue(agent, "in time", expires_in=LONG_S)
+    assert in_time.wait(LONG_S).state == "succeeded"
+    result = late.wait(LONG_S)
+    assert result.state == "expired"
+    assert result.error is not None
+    assert result.error.code == "EXPIRED"
+    assert result.attempts == 0
+    assert [r.messages[-1]["content"] for r in provider.requests] == ["in time"]
+    assert worker.counters()["runs_finished_total|a|expired"] == 1

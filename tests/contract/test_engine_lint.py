@@ -50,7 +50,9 @@ def test_no_contextvars_in_tasks_and_cleanup() -> None:
 @pytest.mark.contract("F1", "E6")
 def test_tasks_are_made_in_one_module_only() -> None:
     """Every task has an owner that awaits it: `spawn` is the one place that makes them."""
-    found = {f"{path}: {name}" for path, tree in sources(*ROOMS) for name in names_in(tree) if name in MAKE_TASKS}
+    found = {
+        f"{path}: {name}" for path, tree in sources(*ROOMS) for name in names_in(tree) if name in MAKE_TASKS
+    }
     assert not found
     assert "create_task" in (PACKAGE / "spawn.py").read_text(encoding="utf-8")
 

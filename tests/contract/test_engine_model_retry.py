@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, events_of, limits, make_agent
 
 from makegood import BreakerPolicy, RetryPolicy, tool
 from makegood.store.keys import prefix_of, run_key
+from makegood.tasks.client import Run
 from makegood.testing import (
     Close,
     ErrorEvent,
@@ -22,7 +22,7 @@ from makegood.testing import (
     Stall,
     Status,
 )
-from makegood.tasks.client import Run
+from support.engine import LONG_S, MakeProvider, Workers, calls, events_of, eventually, limits, make_agent
 
 FAST = RetryPolicy(retries=2, backoff=0.01, max_backoff=0.02, assumed_cost=0.5)
 
@@ -55,7 +55,9 @@ def test_a_transient_failure_is_retried_and_leaves_no_trace_in_the_history(
     assert (result.state, result.output, result.steps) == ("succeeded", "fine", 1)
     assert provider.requests[0].raw == provider.requests[1].raw
     (retry,) = events_of(run, "llm.retry")
-    assert retry["data"]["retry"] == 1 and retry["data"]["delay_s"] >= 0 and retry["data"]["cause"]
+    assert retry["data"]["retry"] == 1
+    assert retry["data"]["delay_s"] >= 0
+    assert retry["data"]["cause"]
     tries = events_of(run, "llm.attempt")
     assert [bool(event["data"].get("failure")) for event in tries] == [True, False]
 
@@ -68,7 +70,10 @@ def test_a_transient_failure_is_retried_and_leaves_no_trace_in_the_history(
         (Status(402), "QUOTA"),
         (Status(429, {"error": {"message": "x", "code": "insufficient_quota"}}), "QUOTA"),
         (Status(400), "INVALID_REQUEST"),
-        (Status(400, {"error": {"message": "x", "code": "context_length_exceeded"}}), "CONTEXT_WINDOW_EXCEEDED"),
+        (
+            Status(400, {"error": {"message": "x", "code": "context_length_exceeded"}}),
+            "CONTEXT_WINDOW_EXCEEDED",
+        ),
         (Reply("", finish_reason="content_filter"), "CONTENT_FILTER"),
     ],
 )
@@ -78,8 +83,11 @@ def test_a_final_failure_is_sent_once_and_ends_the_run_with_its_code(
     """Never retried, recorded once."""
     provider = model([fault])
     result, run = worker.run(make_agent(provider))
-    assert result.state == "failed" and code_of(run) == code and len(provider.requests) == 1
-    assert len(events_of(run, "run.ended")) == 1 and not events_of(run, "llm.retry")
+    assert result.state == "failed"
+    assert code_of(run) == code
+    assert len(provider.requests) == 1
+    assert len(events_of(run, "run.ended")) == 1
+    assert not events_of(run, "llm.retry")
 
 
 @pytest.mark.contract("C2", "C5")
@@ -89,7 +97,9 @@ def test_at_most_five_retries_are_made_and_the_failure_is_recorded_once(
     """Six requests, five llm.retry, one error; no second attempt."""
     provider = model(lambda _: Status(500))
     result, run = worker.run(make_agent(provider))
-    assert len(provider.requests) == 6 and code_of(run) == "SERVER" and result.attempts == 1
+    assert len(provider.requests) == 6
+    assert code_of(run) == "SERVER"
+    assert result.attempts == 1
     assert [event["data"]["retry"] for event in events_of(run, "llm.retry")] == [1, 2, 3, 4, 5]
     assert result.steps == 0
 
@@ -114,12 +124,15 @@ def test_a_backoff_of_zero_does_not_wait(worker: Workers, model: MakeProvider) -
 
 
 @pytest.mark.contract("J13")
-def test_a_blocked_model_call_times_out_after_exactly_two_requests(worker: Workers, model: MakeProvider) -> None:
+def test_a_blocked_model_call_times_out_after_exactly_two_requests(
+    worker: Workers, model: MakeProvider
+) -> None:
     """Limit 20 ms, one retry: TIMEOUT_CALL, and both connections were closed by us."""
     provider = model(lambda _: Stall())
     agent = make_agent(provider, timeouts=limits(model=0.02), retry=RetryPolicy(retries=1, backoff=0))
     _, run = worker.run(agent)
-    assert code_of(run) == "TIMEOUT_CALL" and len(provider.requests) == 2
+    assert code_of(run) == "TIMEOUT_CALL"
+    assert len(provider.requests) == 2
     assert all(request.connection.peer_closed.wait() for request in provider.requests)
 
 
@@ -130,7 +143,9 @@ def test_a_run_that_is_cancelled_before_its_first_step_sends_no_request(
     """The hook cancels; the model is never asked."""
     provider = model()
     result, run = worker.run(make_agent(provider, before_step=lambda ctx: ctx.cancel("not today")))
-    assert result.state == "cancelled" and code_of(run) == "CANCELLED" and not provider.requests
+    assert result.state == "cancelled"
+    assert code_of(run) == "CANCELLED"
+    assert not provider.requests
 
 
 @pytest.mark.contract("J15")
@@ -144,7 +159,8 @@ def test_a_late_first_token_times_out_after_two_requests(worker: Workers, model:
         retry=RetryPolicy(retries=1, backoff=0),
     )
     _, run = worker.run(agent)
-    assert code_of(run) == "TIMEOUT_FIRST_TOKEN" and len(provider.requests) == 2
+    assert code_of(run) == "TIMEOUT_FIRST_TOKEN"
+    assert len(provider.requests) == 2
 
 
 @pytest.mark.contract("J16")
@@ -153,15 +169,19 @@ def test_a_first_token_within_its_limit_needs_one_request(worker: Workers, model
     provider = model([Reply("soon", delay_s=0.01)])
     agent = make_agent(provider, model_args={"stream": True}, timeouts=limits(first_token=2))
     result, _ = worker.run(agent)
-    assert result.output == "soon" and len(provider.requests) == 1
+    assert result.output == "soon"
+    assert len(provider.requests) == 1
 
 
 @pytest.mark.contract("G7")
-def test_without_a_listener_a_reply_that_breaks_off_may_be_retried(worker: Workers, model: MakeProvider) -> None:
+def test_without_a_listener_a_reply_that_breaks_off_may_be_retried(
+    worker: Workers, model: MakeProvider
+) -> None:
     """Half a stream, then an error inside it: nobody heard it, so it is asked again; nothing of it is kept."""
     provider = model([ErrorEvent({"message": "overloaded", "code": 503}, text="hel"), Reply("hello")])
     result, _ = worker.run(make_agent(provider, model_args={"stream": True}))
-    assert result.output == "hello" and len(provider.requests) == 2
+    assert result.output == "hello"
+    assert len(provider.requests) == 2
 
 
 @pytest.mark.contract("C7", "J21")
@@ -172,10 +192,14 @@ def test_a_retry_that_does_not_fit_what_is_left_is_skipped_with_both_numbers(
     provider = model(lambda _: Status(429, headers={"retry-after": "8"}))
     agent = make_agent(provider, timeouts=limits(run=10, step=60), retry=RetryPolicy(jitter=0))
     result, run = worker.run(agent)
-    assert result.state == "failed" and code_of(run) == "RATE_LIMIT" and len(provider.requests) == 1
+    assert result.state == "failed"
+    assert code_of(run) == "RATE_LIMIT"
+    assert len(provider.requests) == 1
     (skipped,) = events_of(run, "llm.retry_skipped")
-    assert skipped["data"]["needed_s"] == pytest.approx(18) and skipped["data"]["level"] == "run"
-    assert 0 < skipped["data"]["left_s"] <= 10 and not events_of(run, "llm.retry")
+    assert skipped["data"]["needed_s"] == pytest.approx(18)
+    assert skipped["data"]["level"] == "run"
+    assert 0 < skipped["data"]["left_s"] <= 10
+    assert not events_of(run, "llm.retry")
 
 
 @pytest.mark.contract("C2")
@@ -189,7 +213,8 @@ def test_no_request_is_sent_earlier_than_the_provider_allowed(
     provider = model([Status(429, headers={header: value}), Reply("ok")])
     result, _ = worker.run(make_agent(provider, retry=RetryPolicy(backoff=0.001)))
     first, second = provider.requests
-    assert result.state == "succeeded" and second.at_s - first.at_s >= wait_s
+    assert result.state == "succeeded"
+    assert second.at_s - first.at_s >= wait_s
 
 
 @pytest.mark.contract("C3")
@@ -202,11 +227,14 @@ def test_backing_off_can_be_read_from_outside_and_ends_at_once_on_cancel(
     worker.start(agent)
     run = worker.enqueue(agent)
     info = eventually(lambda: (i := run.info())["activity"] and i, "an activity")
-    assert info["activity"]["activity"] == "backing_off" and info["activity"]["cause"] == "RATE_LIMIT"
-    assert info["state"] == "running" and info["activity"]["delay_s"] >= 9
+    assert info["activity"]["activity"] == "backing_off"
+    assert info["activity"]["cause"] == "RATE_LIMIT"
+    assert info["state"] == "running"
+    assert info["activity"]["delay_s"] >= 9
     began_s = time.monotonic()
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
-    assert time.monotonic() - began_s < 5 and len(provider.requests) == 1
+    assert time.monotonic() - began_s < 5
+    assert len(provider.requests) == 1
 
 
 def wake_now(worker: Workers, run: Run) -> None:
@@ -217,21 +245,27 @@ def wake_now(worker: Workers, run: Run) -> None:
 @pytest.mark.contract("C2", "C4")
 def test_a_long_wait_parks_the_run_and_goes_on_in_the_same_step(worker: Workers, model: MakeProvider) -> None:
     """Retry-After of 100 s: no slot is held, L2 and L3 stand still, the same request is sent, the retry stays used."""
-    provider = model([calls(("look", {"n": 1})), Status(429, headers={"retry-after": "100"}), Status(500), Reply("ok")])
+    provider = model(
+        [calls(("look", {"n": 1})), Status(429, headers={"retry-after": "100"}), Status(500), Reply("ok")]
+    )
     agent = make_agent(provider, look, retry=RetryPolicy(retries=2, backoff=0.01))
     runtime = worker.start(agent)
     run = worker.enqueue(agent)
     eventually(lambda: run.status() == "parked", "the run is parked")
     eventually(lambda: not runtime.attempts, "the slot is free")
     (parked,) = events_of(run, "run.parked")
-    assert parked["data"]["for_s"] >= 100 and len(provider.requests) == 2
+    assert parked["data"]["for_s"] >= 100
+    assert len(provider.requests) == 2
     wake_now(worker, run)
     result = run.wait(LONG_S)
-    assert result.state == "succeeded" and result.attempts == 1 and result.steps == 2
+    assert result.state == "succeeded"
+    assert result.attempts == 1
+    assert result.steps == 2
     assert provider.requests[1].raw == provider.requests[2].raw == provider.requests[3].raw
     assert [event["data"]["retry"] for event in events_of(run, "llm.retry")] == [1, 2]
     kinds = [event["type"] for event in events_of(run, "attempt.started", "run.continued", "run.claimed")]
-    assert kinds.count("attempt.started") == 1 and kinds.count("run.continued") == 1
+    assert kinds.count("attempt.started") == 1
+    assert kinds.count("run.continued") == 1
 
 
 @pytest.mark.contract("A1")
@@ -240,14 +274,17 @@ def test_time_that_a_step_used_before_it_was_parked_is_charged_to_it(
 ) -> None:
     """L2 is an amount: a step does not get its whole limit again because it waited in between."""
     provider = model([Status(429, headers={"retry-after": "100"}, delay_s=0.5), Stall()])
-    agent = make_agent(provider, timeouts=limits(step=1.5, model=60), retry=RetryPolicy(assumed_cost=0.1), max_attempts=1)
+    agent = make_agent(
+        provider, timeouts=limits(step=1.5, model=60), retry=RetryPolicy(assumed_cost=0.1), max_attempts=1
+    )
     worker.start(agent)
     run = worker.enqueue(agent)
     eventually(lambda: run.status() == "parked", "the run is parked")
     used_ms = int(worker.client.store.redis.hget(run_key(run.id), "l2_used_ms"))  # type: ignore[arg-type]
     assert 500 <= used_ms < 1500
     wake_now(worker, run)
-    assert run.wait(LONG_S).state == "timed_out" and code_of(run) == "STEP_TIMEOUT"
+    assert run.wait(LONG_S).state == "timed_out"
+    assert code_of(run) == "STEP_TIMEOUT"
 
 
 @pytest.mark.contract("C2")
@@ -257,7 +294,8 @@ def test_a_wait_longer_than_the_total_is_not_begun(worker: Workers, model: MakeP
     agent = make_agent(provider, timeouts=limits(total=60), retry=RetryPolicy())
     _, run = worker.run(agent)
     (skipped,) = events_of(run, "llm.retry_skipped")
-    assert code_of(run) == "RATE_LIMIT" and skipped["data"]["level"] == "total"
+    assert code_of(run) == "RATE_LIMIT"
+    assert skipped["data"]["level"] == "total"
     assert skipped["data"]["needed_s"] >= 3600
 
 
@@ -269,10 +307,14 @@ def test_fallback_models_follow_exhausted_retries_and_count_in_the_bound(
     provider = model(lambda _: Status(500))
     agent = make_agent(provider, retry=FAST, fallback_models=("openai/gpt-5-nano", "openai/gpt-4.1"))
     _, run = worker.run(agent)
-    assert code_of(run) == "SERVER" and len(provider.requests) == agent.max_sends_per_step() == 5
+    assert code_of(run) == "SERVER"
+    assert len(provider.requests) == agent.max_sends_per_step() == 5
     models = [request.body["model"] for request in provider.requests]
     assert models == ["gpt-5-mini"] * 3 + ["gpt-5-nano", "gpt-4.1"]
-    assert [e["data"]["to"] for e in events_of(run, "llm.fallback")] == ["openai/gpt-5-nano", "openai/gpt-4.1"]
+    assert [e["data"]["to"] for e in events_of(run, "llm.fallback")] == [
+        "openai/gpt-5-nano",
+        "openai/gpt-4.1",
+    ]
 
 
 @pytest.mark.contract("C2", "C12")
@@ -288,8 +330,10 @@ def test_a_retry_after_above_the_cap_takes_the_fallback_model_at_once(
 
     provider = model(answer)
     result, run = worker.run(make_agent(provider, fallback_models=("openai/gpt-5-nano",)))
-    assert result.output == "from the other" and len(provider.requests) == 2
-    assert len(events_of(run, "llm.fallback")) == 1 and not events_of(run, "llm.retry")
+    assert result.output == "from the other"
+    assert len(provider.requests) == 2
+    assert len(events_of(run, "llm.fallback")) == 1
+    assert not events_of(run, "llm.retry")
 
 
 @pytest.mark.contract("C9")
@@ -307,7 +351,8 @@ def test_an_open_breaker_of_a_model_takes_the_fallback_without_a_request(
     _, first = worker.run(agent)
     assert len(events_of(first, "breaker.opened")) == 1
     result, second = worker.run(agent)
-    assert result.state == "succeeded" and events_of(second, "breaker.rejected")
+    assert result.state == "succeeded"
+    assert events_of(second, "breaker.rejected")
     assert [r.body["model"] for r in provider.requests].count("gpt-5-mini") == 2
 
 
@@ -323,6 +368,8 @@ def test_an_open_breaker_of_the_only_model_parks_the_run_until_it_may_be_tried(
     _, failed = worker.run(agent)
     assert code_of(failed) == "SERVER"
     result, run = worker.run(agent)
-    assert result.state == "succeeded" and len(provider.requests) == 3
+    assert result.state == "succeeded"
+    assert len(provider.requests) == 3
     (parked,) = events_of(run, "run.parked")
-    assert parked["data"]["reason"] == "BREAKER_OPEN" and events_of(run, "breaker.closed")
+    assert parked["data"]["reason"] == "BREAKER_OPEN"
+    assert events_of(run, "breaker.closed")

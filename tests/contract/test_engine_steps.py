@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, SecretStr
-from support.engine import MakeProvider, Workers, calls, events_of, limits, make_agent, told
 
 from makegood import ALL, Agent, Budgets, ToolError, tool
 from makegood.testing import Reply, RequestRecord
+from support.engine import MakeProvider, Workers, calls, events_of, limits, make_agent, told
 
 
 @tool(effect="read")
@@ -25,7 +25,9 @@ def endless(request: RequestRecord) -> Reply:
 
 
 @pytest.mark.contract("D2", "F4")
-def test_a_tool_call_is_journaled_and_its_result_told_to_the_model(worker: Workers, model: MakeProvider) -> None:
+def test_a_tool_call_is_journaled_and_its_result_told_to_the_model(
+    worker: Workers, model: MakeProvider
+) -> None:
     """Two rounds: the model asks for a tool, gets its result, answers; the row says everything."""
     provider = model([calls(("look", {"n": 7})), Reply("done")])
     result, run = worker.run(make_agent(provider, look, system="Be kind."), "hello")
@@ -35,12 +37,18 @@ def test_a_tool_call_is_journaled_and_its_result_told_to_the_model(worker: Worke
     assert [m["content"] for m in first.messages] == ["Be kind.", "hello"]
     assert second.messages[-1]["content"] == "seen 7"
     (row,) = run.journal()
-    assert row["status"] == "succeeded" and row["response"] == "seen 7" and row["args"] == {"n": 7}
-    assert row["tries"] == 1 and row["step"] == 1 and row["started_at"] <= row["ended_at"]
+    assert row["status"] == "succeeded"
+    assert row["response"] == "seen 7"
+    assert row["args"] == {"n": 7}
+    assert row["tries"] == 1
+    assert row["step"] == 1
+    assert row["started_at"] <= row["ended_at"]
     kinds = [event["type"] for event in run.events()]
-    assert kinds[0] == "run.enqueued" and kinds[-1] == "run.ended"
+    assert kinds[0] == "run.enqueued"
+    assert kinds[-1] == "run.ended"
     assert kinds.index("tool.started") < kinds.index("tool.ended")
-    assert result.usage.prompt_tokens == 20 and result.usage.completion_tokens == 10
+    assert result.usage.prompt_tokens == 20
+    assert result.usage.completion_tokens == 10
 
 
 @pytest.mark.contract("B3")
@@ -63,7 +71,8 @@ def test_invalid_arguments_go_back_to_the_model_and_make_no_row(
     result, run = worker.run(make_agent(provider, look))
     assert result.state == "succeeded"
     assert told(provider.requests[1])["code"] == "INVALID_ARGUMENTS"
-    assert len(run.journal()) == 1 and result.calls == 1
+    assert len(run.journal()) == 1
+    assert result.calls == 1
 
 
 def test_an_unknown_tool_is_answered_with_the_names_of_the_known_ones(
@@ -72,9 +81,11 @@ def test_an_unknown_tool_is_answered_with_the_names_of_the_known_ones(
     """A tool that does not exist is an answer to the model, not a failure of the run."""
     provider = model([calls(("lok", {"n": 1}), ("look", {"n": 1})), Reply("done")])
     result, run = worker.run(make_agent(provider, look))
-    assert result.state == "succeeded" and len(run.journal()) == 1
+    assert result.state == "succeeded"
+    assert len(run.journal()) == 1
     first, second = provider.requests[1].messages[-2:]
-    assert json.loads(first["content"])["error"]["code"] == "UNKNOWN_TOOL" and "look" in first["content"]
+    assert json.loads(first["content"])["error"]["code"] == "UNKNOWN_TOOL"
+    assert "look" in first["content"]
     assert second["content"] == "seen 1"
 
 
@@ -86,8 +97,10 @@ def test_the_same_failing_call_three_times_in_a_row_ends_the_run(
     """Unknown tools and invalid arguments count; there is no fourth request."""
     provider = model(lambda _: calls(call))
     result, _ = worker.run(make_agent(provider, look))
-    assert result.error is not None and result.error.code == "REPEATED_FAILURE"
-    assert result.state == "failed" and len(provider.requests) == 3
+    assert result.error is not None
+    assert result.error.code == "REPEATED_FAILURE"
+    assert result.state == "failed"
+    assert len(provider.requests) == 3
 
 
 @pytest.mark.contract("A5")
@@ -100,7 +113,9 @@ def test_a_success_between_two_failures_breaks_the_row(worker: Workers, model: M
 
 
 @pytest.mark.contract("A5")
-def test_a_business_error_of_a_tool_counts_as_a_repeated_failure(worker: Workers, model: MakeProvider) -> None:
+def test_a_business_error_of_a_tool_counts_as_a_repeated_failure(
+    worker: Workers, model: MakeProvider
+) -> None:
     """The tool says no three times; the numbers in its text do not make three different errors."""
     seen: list[int] = []
 
@@ -111,8 +126,10 @@ def test_a_business_error_of_a_tool_counts_as_a_repeated_failure(worker: Workers
 
     provider = model(lambda _: calls(("refuse", {"n": 1})))
     result, run = worker.run(make_agent(provider, refuse))
-    assert result.error is not None and result.error.code == "REPEATED_FAILURE"
-    assert len(seen) == 3 and {row["error"]["code"] for row in run.journal()} == {"NOPE"}
+    assert result.error is not None
+    assert result.error.code == "REPEATED_FAILURE"
+    assert len(seen) == 3
+    assert {row["error"]["code"] for row in run.journal()} == {"NOPE"}
 
 
 @pytest.mark.contract("A4", "G6")
@@ -120,8 +137,11 @@ def test_the_step_limit_ends_a_model_that_never_answers(worker: Workers, model: 
     """Exactly as many model requests as steps are allowed."""
     provider = model(endless)
     result, _ = worker.run(make_agent(provider, look, budgets=Budgets(steps=4)))
-    assert result.error is not None and result.error.code == "STEP_LIMIT"
-    assert result.state == "failed" and result.steps == 4 and len(provider.requests) == 4
+    assert result.error is not None
+    assert result.error.code == "STEP_LIMIT"
+    assert result.state == "failed"
+    assert result.steps == 4
+    assert len(provider.requests) == 4
 
 
 @pytest.mark.contract("G6")
@@ -129,7 +149,8 @@ def test_twenty_steps_are_the_default(worker: Workers, model: MakeProvider) -> N
     """The answer in the twentieth step is still good."""
     provider = model(lambda r: Reply("done") if r.number == 20 else endless(r))
     result, _ = worker.run(make_agent(provider, look))
-    assert result.state == "succeeded" and result.steps == 20
+    assert result.state == "succeeded"
+    assert result.steps == 20
 
 
 @pytest.mark.contract("A4")
@@ -138,11 +159,11 @@ def test_a_model_that_only_sends_invalid_arguments_is_ended_by_the_attempts_limi
 ) -> None:
     """Each step is fast and each error another one, so that only L3 is left to end it."""
     provider = model(lambda r: calls(("look", {"n": "x" * r.number})))
-    agent = make_agent(
-        provider, look, budgets=Budgets(steps=10**6), timeouts=limits(run=0.5), max_attempts=1
-    )
+    agent = make_agent(provider, look, budgets=Budgets(steps=10**6), timeouts=limits(run=0.5), max_attempts=1)
     result, _ = worker.run(agent)
-    assert result.state == "timed_out" and result.error is not None and result.error.code == "RUN_TIMEOUT"
+    assert result.state == "timed_out"
+    assert result.error is not None
+    assert result.error.code == "RUN_TIMEOUT"
 
 
 class Report(BaseModel):
@@ -151,14 +172,17 @@ class Report(BaseModel):
     rows: int
 
 
-def test_an_answer_of_the_wrong_form_is_sent_back_until_it_is_right(worker: Workers, model: MakeProvider) -> None:
+def test_an_answer_of_the_wrong_form_is_sent_back_until_it_is_right(
+    worker: Workers, model: MakeProvider
+) -> None:
     """The model is told what is wrong and answers again; the output is the object."""
     provider = model([Reply("five rows"), Reply('```json\n{"rows": 5}\n```')])
     result, _ = worker.run(make_agent(provider, output=Report))
     assert (result.state, result.output, result.steps) == ("succeeded", {"rows": 5}, 2)
     said, note = provider.requests[1].messages[-2:]
     assert said == {"role": "assistant", "content": "five rows"}
-    assert note["role"] == "user" and "Report" in note["content"]
+    assert note["role"] == "user"
+    assert "Report" in note["content"]
 
 
 def test_an_answer_of_the_wrong_form_for_ever_ends_at_the_step_limit(
@@ -167,7 +191,9 @@ def test_an_answer_of_the_wrong_form_for_ever_ends_at_the_step_limit(
     """The retry of the form is bounded."""
     provider = model(lambda _: Reply("five rows"))
     result, _ = worker.run(make_agent(provider, output=Report, budgets=Budgets(steps=3)))
-    assert result.error is not None and result.error.code == "STEP_LIMIT" and len(provider.requests) == 3
+    assert result.error is not None
+    assert result.error.code == "STEP_LIMIT"
+    assert len(provider.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -181,7 +207,9 @@ def test_the_first_message_is_the_input(worker: Workers, model: MakeProvider, va
     assert provider.requests[0].messages[-1]["content"] == sent
 
 
-def test_a_prompt_that_fails_ends_the_run_as_a_bug_without_a_request(worker: Workers, model: MakeProvider) -> None:
+def test_a_prompt_that_fails_ends_the_run_as_a_bug_without_a_request(
+    worker: Workers, model: MakeProvider
+) -> None:
     """The user's own function raised; nobody asks the model."""
 
     def prompt(value: Any) -> str:
@@ -189,11 +217,15 @@ def test_a_prompt_that_fails_ends_the_run_as_a_bug_without_a_request(worker: Wor
 
     provider = model()
     result, _ = worker.run(make_agent(provider, prompt=prompt), {"a": 1})
-    assert result.error is not None and result.error.code == "BUG" and "boom" in result.error.message
+    assert result.error is not None
+    assert result.error.code == "BUG"
+    assert "boom" in result.error.message
     assert not provider.requests
 
 
-def test_a_long_response_is_cut_marked_and_its_whole_digest_kept(worker: Workers, model: MakeProvider) -> None:
+def test_a_long_response_is_cut_marked_and_its_whole_digest_kept(
+    worker: Workers, model: MakeProvider
+) -> None:
     """Above 256 KiB the model, the journal and a later attempt see the same cut text."""
     whole = "x" * (300 * 1024)
 
@@ -209,9 +241,12 @@ def test_a_long_response_is_cut_marked_and_its_whole_digest_kept(worker: Workers
     result, run = worker.run(make_agent(provider, much, many))
     assert result.state == "succeeded"
     text, object_ = run.journal()
-    assert "cut" in text["response"] and len(text["response"].encode()) < 256 * 1024
-    assert object_["response"]["cut"] is True and object_["response"]["bytes"] > 300 * 1024
-    assert text["response_digest"] and provider.requests[1].messages[-2]["content"] == text["response"]
+    assert "cut" in text["response"]
+    assert len(text["response"].encode()) < 256 * 1024
+    assert object_["response"]["cut"] is True
+    assert object_["response"]["bytes"] > 300 * 1024
+    assert text["response_digest"]
+    assert provider.requests[1].messages[-2]["content"] == text["response"]
 
 
 def test_a_response_just_under_the_limit_is_kept_whole(worker: Workers, model: MakeProvider) -> None:
@@ -238,7 +273,8 @@ def test_a_response_that_is_no_json_is_a_bug_told_once(worker: Workers, model: M
 
     provider = model([calls(("circle", {})), Reply("done")])
     result, run = worker.run(make_agent(provider, circle))
-    assert result.state == "succeeded" and run.journal()[0]["status"] == "failed"
+    assert result.state == "succeeded"
+    assert run.journal()[0]["status"] == "failed"
     assert told(provider.requests[1])["code"] == "BUG"
 
 
@@ -281,14 +317,19 @@ def test_calls_of_one_step_run_at_the_same_time_and_their_results_keep_the_order
     asked = calls(("meet", {"me": "b", "other": "a"}), ("meet", {"me": "a", "other": "b"}))
     provider = model([asked, Reply("done")])
     result, _ = worker.run(make_agent(provider, meet))
-    assert result.state == "succeeded" and result.effects.committed == 2
+    assert result.state == "succeeded"
+    assert result.effects.committed == 2
     assert [m["content"] for m in provider.requests[1].messages[-2:]] == ["b", "a"]
 
 
 def test_two_calls_of_one_id_get_two_ids_that_stay(worker: Workers, model: MakeProvider) -> None:
     """A sloppy provider doubles an id; the history is balanced all the same and equal in both later requests."""
     provider = model(
-        [calls(("look", {"n": 1}, "same"), ("look", {"n": 2}, "same")), calls(("look", {"n": 3})), Reply("done")]
+        [
+            calls(("look", {"n": 1}, "same"), ("look", {"n": 2}, "same")),
+            calls(("look", {"n": 3})),
+            Reply("done"),
+        ]
     )
     result, _ = worker.run(make_agent(provider, look))
     assert result.state == "succeeded"
@@ -297,7 +338,9 @@ def test_two_calls_of_one_id_get_two_ids_that_stay(worker: Workers, model: MakeP
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_streamed_and_whole_replies_make_the_same_run(worker: Workers, model: MakeProvider, stream: bool) -> None:
+def test_streamed_and_whole_replies_make_the_same_run(
+    worker: Workers, model: MakeProvider, stream: bool
+) -> None:
     """model_args may ask for streamed requests; the run is the same."""
     provider = model([calls(("look", {"n": 1}), ("look", {"n": 2})), Reply("a long answer", pieces=4)])
     agent = make_agent(provider, look, model_args={"stream": True} if stream else {})
@@ -305,7 +348,8 @@ def test_streamed_and_whole_replies_make_the_same_run(worker: Workers, model: Ma
     assert (result.state, result.output) == ("succeeded", "a long answer")
     assert [row["response"] for row in run.journal()] == ["seen 1", "seen 2"]
     assert all(request.streamed is stream for request in provider.requests)
-    assert result.usage.prompt_tokens == 20 and not result.usage.estimated
+    assert result.usage.prompt_tokens == 20
+    assert not result.usage.estimated
 
 
 def test_an_input_of_a_megabyte_and_a_large_history_come_back_whole(
@@ -315,7 +359,8 @@ def test_an_input_of_a_megabyte_and_a_large_history_come_back_whole(
     big = "z" * (1024 * 1024 - 2)
     provider = model([Reply("w" * 200_000, tool_calls=[("look", {"n": 1})]), Reply("v" * 100_000)])
     result, run = worker.run(make_agent(provider, look), big)
-    assert result.output == "v" * 100_000 and run.info()["input"] == big
+    assert result.output == "v" * 100_000
+    assert run.info()["input"] == big
     assert provider.requests[1].messages[-3]["content"] == big
 
 

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, limits, make_agent
 
 from makegood import ALL, RetryPolicy, tool
 from makegood.testing import Behaviour, Reply, RequestRecord
+from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, limits, make_agent
 
 THREADS = 4
 
@@ -63,19 +63,26 @@ def test_a_hung_thread_is_replaced_and_the_worker_stops_claiming_when_as_many_ha
     hung = [worker.enqueue(agent, f"hang {n}") for n in range(THREADS - 1)]
     for run in hung:
         eventually(lambda run=run: run.status() == "stopping", "the run is stopping")
-    assert not runtime.takes_nothing and not worker.recycled.is_set()
+    assert not runtime.takes_nothing
+    assert not worker.recycled.is_set()
     quick = [worker.enqueue(agent, f"quick {n}") for n in range(8)]
     assert [run.wait(LONG_S).output for run in quick] == [f"quick {n}" for n in range(8)]
     hung.append(worker.enqueue(agent, "hang 99"))
-    assert worker.recycled.wait(LONG_S) and runtime.takes_nothing
+    assert worker.recycled.wait(LONG_S)
+    assert runtime.takes_nothing
     late = worker.enqueue(agent, "quick 1")
     runtime.perform(late.id)
     assert late.status() == "queued"
     for run in hung:
         (row,) = run.journal()
-        assert row["tool"] == "slow" and row["status"] == "started" and row["args"]["order"] in (0, 1, 2, 99)
-        info = eventually(lambda run=run: (i := run.info())["state"] == "stopping" and i, "the run is stopping")
-        assert info["activity"]["call_key"] == row["call_key"] and info["activity"]["for_s"] > 0
+        assert row["tool"] == "slow"
+        assert row["status"] == "started"
+        assert row["args"]["order"] in (0, 1, 2, 99)
+        info = eventually(
+            lambda run=run: (i := run.info())["state"] == "stopping" and i, "the run is stopping"
+        )
+        assert info["activity"]["call_key"] == row["call_key"]
+        assert info["activity"]["for_s"] > 0
 
 
 @pytest.mark.contract("A6")
@@ -142,10 +149,12 @@ def test_a_downstream_that_slows_and_then_hangs_does_not_stop_other_agents(
     assert [result.state for result in results].count("succeeded") == 3
     for run, result in zip(stuck, results, strict=True):
         (row,) = run.journal()
-        assert row["tool"] == "order" and (row["status"] == "succeeded") is (result.state == "succeeded")
+        assert row["tool"] == "order"
+        assert (row["status"] == "succeeded") is (result.state == "succeeded")
     assert all(request.connection.closed.wait(LONG_S) for request in there.requests)
     eventually(lambda: not runtime.attempts, "nothing runs any more")
-    assert runtime.env.threads.stuck == 0 and not worker.recycled.is_set()
+    assert runtime.env.threads.stuck == 0
+    assert not worker.recycled.is_set()
     assert there.provider.open_connections == 0
 
 
@@ -171,9 +180,12 @@ def test_when_the_grace_ends_a_hung_call_is_given_up_and_its_outcome_is_unknown(
     worker.stop(runtime)
     assert time.monotonic() - began_s < LONG_S
     (row,) = run.journal()
-    assert row["status"] == "unknown" and row["error"]["code"] in ("TOOL_TIMEOUT", "TOOL_OUTCOME_UNKNOWN")
+    assert row["status"] == "unknown"
+    assert row["error"]["code"] in ("TOOL_TIMEOUT", "TOOL_OUTCOME_UNKNOWN")
     if run.status() == "queued":
         worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.state == "failed" and result.effects.unknown == 1 and len(run.journal()) == 1
+    assert result.state == "failed"
+    assert result.effects.unknown == 1
+    assert len(run.journal()) == 1
     let_go.set()

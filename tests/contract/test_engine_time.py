@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import engine_tools
-from support.engine import LONG_S, MakeProvider, Shop, Workers, calls, eventually, events_of, limits, make_agent, told
 
 from makegood import ALL, RetryPolicy, tool
 from makegood.testing import Reply, RequestRecord, Stall
+from support import engine_tools
+from support.engine import (
+    LONG_S,
+    MakeProvider,
+    Shop,
+    Workers,
+    calls,
+    events_of,
+    eventually,
+    limits,
+    make_agent,
+    told,
+)
 
 MakeShop = Callable[..., Shop]
 NONE = RetryPolicy(retries=0)
@@ -87,9 +98,11 @@ def test_a_request_that_hangs_is_cut_at_the_limit_of_its_call_and_the_server_see
     provider = model([calls(("ask" if is_async else "ask_sync", {})), Reply("done")])
     result, run = worker.run(make_agent(provider, ask, ask_sync))
     assert there.requests[0].connection.peer_closed.wait(LONG_S)
-    assert result.error is not None and result.error.code == "TOOL_RETRIES"
+    assert result.error is not None
+    assert result.error.code == "TOOL_RETRIES"
     (row,) = run.journal()
-    assert row["status"] == "failed" and row["error"]["code"] == "TOOL_TIMEOUT"
+    assert row["status"] == "failed"
+    assert row["error"]["code"] == "TOOL_TIMEOUT"
 
 
 @pytest.mark.contract("A2")
@@ -106,7 +119,9 @@ def test_after_the_attempts_limit_no_connection_of_it_is_open(
 
     provider = model([calls(("ask", {}))])
     result, _ = worker.run(make_agent(provider, ask, timeouts=limits(run=0.6), max_attempts=1))
-    assert result.state == "timed_out" and result.error is not None and result.error.code == "RUN_TIMEOUT"
+    assert result.state == "timed_out"
+    assert result.error is not None
+    assert result.error.code == "RUN_TIMEOUT"
     assert idle.requests[0].connection.peer_closed.wait(LONG_S)
     assert stalled.requests[0].connection.peer_closed.wait(LONG_S)
 
@@ -123,13 +138,17 @@ def test_a_step_that_does_not_end_is_followed_by_a_new_attempt(worker: Workers, 
 
 
 @pytest.mark.contract("A1", "C11")
-def test_a_run_has_at_most_its_attempts_and_then_ends_as_timed_out(worker: Workers, model: MakeProvider) -> None:
+def test_a_run_has_at_most_its_attempts_and_then_ends_as_timed_out(
+    worker: Workers, model: MakeProvider
+) -> None:
     """Three attempts, three requests, one end."""
     provider = model(lambda _: Stall())
     result, run = worker.run(make_agent(provider, timeouts=limits(step=0.2)))
     assert (result.state, result.attempts, len(provider.requests)) == ("timed_out", 3, 3)
-    assert result.error is not None and result.error.code == "STEP_TIMEOUT"
-    assert len(events_of(run, "run.ended")) == 1 and len(events_of(run, "attempt.started")) == 3
+    assert result.error is not None
+    assert result.error.code == "STEP_TIMEOUT"
+    assert len(events_of(run, "run.ended")) == 1
+    assert len(events_of(run, "attempt.started")) == 3
 
 
 @pytest.mark.contract("C11")
@@ -150,8 +169,11 @@ def test_tool_calls_count_towards_step_and_attempt(
     provider = model(lambda _: calls(("wait", {})))
     result, run = worker.run(make_agent(provider, wait, timeouts=limits(**limit), max_attempts=2))
     code = "STEP_TIMEOUT" if "step" in limit else "RUN_TIMEOUT"
-    assert result.state == "timed_out" and result.error is not None and result.error.code == code
-    assert cut == [run.id] * 2 and {row["error"]["code"] for row in run.journal()} == {"TOOL_TIMEOUT"}
+    assert result.state == "timed_out"
+    assert result.error is not None
+    assert result.error.code == code
+    assert cut == [run.id] * 2
+    assert {row["error"]["code"] for row in run.journal()} == {"TOOL_TIMEOUT"}
 
 
 @pytest.mark.contract("A1", "C7")
@@ -161,7 +183,8 @@ def test_the_total_decides_whether_another_attempt_may_begin(worker: Workers, mo
     result, run = worker.run(make_agent(provider, timeouts=limits(step=0.3, run=60, total=10)))
     assert (result.state, result.attempts) == ("timed_out", 1)
     (skipped,) = events_of(run, "llm.retry_skipped")
-    assert skipped["data"]["needed_s"] == 30 and 0 < skipped["data"]["left_s"] < 10
+    assert skipped["data"]["needed_s"] == 30
+    assert 0 < skipped["data"]["left_s"] < 10
 
 
 @pytest.mark.contract("A1")
@@ -170,7 +193,8 @@ def test_the_total_bounds_the_run_from_its_first_claim(worker: Workers, model: M
     provider = model(lambda _: Stall())
     result, _ = worker.run(make_agent(provider, timeouts=limits(total=0.4)))
     assert (result.state, result.attempts) == ("timed_out", 1)
-    assert result.error is not None and result.error.code == "TOTAL_TIMEOUT"
+    assert result.error is not None
+    assert result.error.code == "TOTAL_TIMEOUT"
 
 
 @pytest.mark.contract("E6")
@@ -196,10 +220,13 @@ def test_a_tool_that_swallows_its_cancellation_is_cancelled_until_it_ends(
     worker.start(agent)
     run = worker.enqueue(agent)
     info = eventually(lambda: (i := run.info())["state"] == "stopping" and i, "the run is stopping")
-    assert info["activity"]["call"] == "stubborn" and info["activity"]["for_s"] > 0
+    assert info["activity"]["call"] == "stubborn"
+    assert info["activity"]["for_s"] > 0
     result = run.wait(LONG_S)
-    assert len(swallowed) == 3 and result.state == "failed"
-    assert run.journal()[0]["error"]["code"] == "TOOL_TIMEOUT" and run.journal()[0]["response"] is None
+    assert len(swallowed) == 3
+    assert result.state == "failed"
+    assert run.journal()[0]["error"]["code"] == "TOOL_TIMEOUT"
+    assert run.journal()[0]["response"] is None
 
 
 def test_nothing_is_logged_by_a_call_that_is_over(
@@ -218,7 +245,8 @@ def test_nothing_is_logged_by_a_call_that_is_over(
     worker.run(make_agent(provider, keep))
     kept[0].warning("after")
     said = [record.getMessage() for record in caplog.records if record.name == "makegood.tool"]
-    assert len(said) == 1 and said[0].startswith("during [run=")
+    assert len(said) == 1
+    assert said[0].startswith("during [run=")
 
 
 # --- isolation="process" ------------------------------------------------------------------------------------------------
@@ -236,7 +264,8 @@ def test_a_tool_in_a_process_of_its_own_gives_its_value_and_its_errors(
     assert rows["triple"]["response"] == 42
     assert rows["refuse"]["error"] == {"code": "NOPE", "message": "no"}
     assert rows["print_much"]["response"] == "quiet"
-    assert rows["broken"]["error"]["code"] == "BUG" and "ZeroDivisionError" in rows["broken"]["error"]["message"]
+    assert rows["broken"]["error"]["code"] == "BUG"
+    assert "ZeroDivisionError" in rows["broken"]["error"]["message"]
 
 
 @pytest.mark.contract("A1", "A2")
@@ -246,7 +275,8 @@ def test_a_tool_in_a_process_of_its_own_is_killed_at_its_limit_with_all_its_chil
     """Busy in C code, with a child of its own: both are gone when the call has ended."""
     provider = model([calls(("spin", {"folder": str(tmp_path)})), Reply("done")])
     result, run = worker.run(make_agent(provider, *engine_tools.ALL_TOOLS))
-    assert result.error is not None and result.error.code == "TOOL_RETRIES"
+    assert result.error is not None
+    assert result.error.code == "TOOL_RETRIES"
     assert run.journal()[0]["error"]["code"] == "TOOL_TIMEOUT"
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
@@ -257,7 +287,8 @@ def test_a_process_that_dies_is_a_bug_told_to_the_model(worker: Workers, model: 
     """SIGKILL, as the kernel sends it when memory is short: the worker and the run live on."""
     provider = model([calls(("die", {})), Reply("done")])
     result, run = worker.run(make_agent(provider, *engine_tools.ALL_TOOLS))
-    assert result.state == "succeeded" and told(provider.requests[1])["code"] == "PROCESS_DIED"
+    assert result.state == "succeeded"
+    assert told(provider.requests[1])["code"] == "PROCESS_DIED"
     assert "signal 9" in run.journal()[0]["error"]["message"]
 
 
@@ -269,7 +300,8 @@ def test_a_tool_in_a_process_sends_the_headers_too(
     provider = model([calls(("post", {"url": there.url})), Reply("done")])
     _, run = worker.run(make_agent(provider, *engine_tools.ALL_TOOLS))
     (row,) = run.journal()
-    assert row["status"] == "succeeded" and there.keys == [row["idempotency_key"]]
+    assert row["status"] == "succeeded"
+    assert there.keys == [row["idempotency_key"]]
     assert 0 < int(there.requests[0].headers["x-deadline-ms"]) <= 30_000
 
 
@@ -298,8 +330,12 @@ def test_what_would_end_a_process_ends_the_run_and_not_the_worker(
     provider = model(answer)
     agent = make_agent(provider, explode, explode_sync)
     result, run = worker.run(agent, "explode")
-    assert result.state == "failed" and result.error is not None and result.error.code == "BUG"
-    assert len(provider.requests) == 1 and run.journal()[0]["status"] == "unknown" and result.effects.unknown == 1
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "BUG"
+    assert len(provider.requests) == 1
+    assert run.journal()[0]["status"] == "unknown"
+    assert result.effects.unknown == 1
     assert worker.run(agent, "again")[0].output == "fine"
 
 
@@ -314,6 +350,11 @@ def test_a_bug_is_told_once_and_the_second_one_ends_the_run(worker: Workers, mod
 
     provider = model(lambda r: calls(("divide", {"n": r.number})))
     result, _ = worker.run(make_agent(provider, divide))
-    assert result.error is not None and result.error.code == "BUG" and "ZeroDivisionError" in result.error.message
-    assert len(provider.requests) == 2 and told(provider.requests[1])["code"] == "BUG"
-    assert tried.acquire(blocking=False) and tried.acquire(blocking=False) and not tried.acquire(blocking=False)
+    assert result.error is not None
+    assert result.error.code == "BUG"
+    assert "ZeroDivisionError" in result.error.message
+    assert len(provider.requests) == 2
+    assert told(provider.requests[1])["code"] == "BUG"
+    assert tried.acquire(blocking=False)
+    assert tried.acquire(blocking=False)
+    assert not tried.acquire(blocking=False)

@@ -7,12 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import engine_tools
-from support.engine import LONG_S, MakeProvider, Shop, Workers, calls, eventually, events_of, limits, make_agent, told
 
 from makegood import BreakerPolicy, RetryableToolError, RetryPolicy, ToolError, tool
 from makegood.tasks.client import Run
 from makegood.testing import Close, Provider, Reply, RequestRecord, Reset, Stall, Status
+from support import engine_tools
+from support.engine import (
+    LONG_S,
+    MakeProvider,
+    Shop,
+    Workers,
+    calls,
+    events_of,
+    eventually,
+    limits,
+    make_agent,
+    told,
+)
 
 MakeShop = Callable[..., Shop]
 
@@ -42,7 +53,9 @@ def code_of(run: Run) -> str:
 
 
 @pytest.mark.contract("D6", "C8", "D3")
-@pytest.mark.parametrize("fault", [Stall(), Reset(), Close(), Status(503)], ids=["silence", "reset", "close", "503"])
+@pytest.mark.parametrize(
+    "fault", [Stall(), Reset(), Close(), Status(503)], ids=["silence", "reset", "close", "503"]
+)
 def test_a_lost_answer_of_an_idempotent_tool_makes_no_second_ticket(
     worker: Workers, model: MakeProvider, shop: MakeShop, fault: Any
 ) -> None:
@@ -50,11 +63,17 @@ def test_a_lost_answer_of_an_idempotent_tool_makes_no_second_ticket(
     there = shop(fault, loses=True)
     provider = once(model)
     result, run = worker.run(make_agent(provider, ticket_tool(there, timeout=0.3)))
-    assert result.state == "succeeded" and len(there.done) == 1
-    assert len(there.keys) == 2 and len(set(there.keys)) == 1
+    assert result.state == "succeeded"
+    assert len(there.done) == 1
+    assert len(there.keys) == 2
+    assert len(set(there.keys)) == 1
     (row,) = run.journal()
-    assert row["status"] == "succeeded" and row["tries"] == 2 and row["response"] == {"id": "T-1"}
-    assert result.effects.committed == 1 and result.effects.unknown == 0 and result.calls == 1
+    assert row["status"] == "succeeded"
+    assert row["tries"] == 2
+    assert row["response"] == {"id": "T-1"}
+    assert result.effects.committed == 1
+    assert result.effects.unknown == 0
+    assert result.calls == 1
 
 
 @pytest.mark.contract("C8", "D5")
@@ -65,8 +84,11 @@ def test_a_lost_answer_of_a_write_is_not_repeated_and_its_outcome_is_unknown(
     """One request at the shop, the run ends, the journal says maybe."""
     there = shop(Close(), loses=True)
     result, run = worker.run(make_agent(once(model), ticket_tool(there, effect)))
-    assert result.state == "failed" and code_of(run) == "TOOL_RETRIES" and len(there.requests) == 1
-    assert run.journal()[0]["status"] == "unknown" and result.effects.unknown == 1
+    assert result.state == "failed"
+    assert code_of(run) == "TOOL_RETRIES"
+    assert len(there.requests) == 1
+    assert run.journal()[0]["status"] == "unknown"
+    assert result.effects.unknown == 1
 
 
 @pytest.mark.contract("C8")
@@ -87,7 +109,9 @@ def test_a_write_whose_request_cannot_have_left_is_tried_again(
         return (await ctx.http.post(url)).json()
 
     result, run = worker.run(make_agent(once(model), create_ticket))
-    assert result.state == "succeeded" and len(tried) == 3 and len(set(tried)) == 1
+    assert result.state == "succeeded"
+    assert len(tried) == 3
+    assert len(set(tried)) == 1
     assert [e["data"]["cause"] for e in events_of(run, "tool.retry")] == ["CONNECT", "CONNECT"]
     assert result.effects.unknown == 0
 
@@ -100,10 +124,14 @@ def test_more_than_five_retries_of_a_tool_fail_the_run(
     there = shop(*[Status(503)] * 10)
     provider = once(model)
     _, run = worker.run(make_agent(provider, ticket_tool(there)))
-    assert code_of(run) == "TOOL_RETRIES" and len(there.requests) == 6 and len(provider.requests) == 1
+    assert code_of(run) == "TOOL_RETRIES"
+    assert len(there.requests) == 6
+    assert len(provider.requests) == 1
     assert [e["data"]["retry"] for e in events_of(run, "tool.retry")] == [1, 2, 3, 4, 5]
     (row,) = run.journal()
-    assert row["tries"] == 6 and row["status"] == "unknown" and row["error"]["code"] == "HTTP_503"
+    assert row["tries"] == 6
+    assert row["status"] == "unknown"
+    assert row["error"]["code"] == "HTTP_503"
 
 
 @pytest.mark.contract("C6")
@@ -119,13 +147,15 @@ def test_the_default_backoff_of_a_tool_doubles_from_one_second(worker: Workers, 
     worker.start(agent)
     run = worker.enqueue(agent)
     info = eventually(lambda: (i := run.info())["activity"] and i, "an activity")
-    assert info["activity"]["activity"] == "backing_off" and 0.9 <= info["activity"]["delay_s"] <= 1.1
+    assert info["activity"]["activity"] == "backing_off"
+    assert 0.9 <= info["activity"]["delay_s"] <= 1.1
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
 
 
 @pytest.mark.contract("C6")
 @pytest.mark.parametrize(
-    ("status", "code"), [(400, "HTTP_400"), (401, "HTTP_401"), (404, "HTTP_404"), (409, "HTTP_409"), (429, "HTTP_429")]
+    ("status", "code"),
+    [(400, "HTTP_400"), (401, "HTTP_401"), (404, "HTTP_404"), (409, "HTTP_409"), (429, "HTTP_429")],
 )
 def test_a_refusal_of_the_downstream_is_told_to_the_model_and_not_retried(
     worker: Workers, model: MakeProvider, shop: MakeShop, status: int, code: str
@@ -134,10 +164,13 @@ def test_a_refusal_of_the_downstream_is_told_to_the_model_and_not_retried(
     there = shop(Status(status, {"detail": "no such customer"}))
     provider = once(model)
     result, run = worker.run(make_agent(provider, ticket_tool(there)))
-    assert result.state == "succeeded" and len(there.requests) == 1
+    assert result.state == "succeeded"
+    assert len(there.requests) == 1
     error = told(provider.requests[1])
-    assert error["code"] == code and "no such customer" in error["message"]
-    assert run.journal()[0]["status"] == "failed" and result.effects.committed == result.effects.unknown == 0
+    assert error["code"] == code
+    assert "no such customer" in error["message"]
+    assert run.journal()[0]["status"] == "failed"
+    assert result.effects.committed == result.effects.unknown == 0
 
 
 def test_a_tool_error_is_told_with_its_own_code(worker: Workers, model: MakeProvider) -> None:
@@ -149,7 +182,8 @@ def test_a_tool_error_is_told_with_its_own_code(worker: Workers, model: MakeProv
 
     provider = once(model)
     result, run = worker.run(make_agent(provider, create_ticket))
-    assert result.state == "succeeded" and told(provider.requests[1]) == {
+    assert result.state == "succeeded"
+    assert told(provider.requests[1]) == {
         "code": "NO_CUSTOMER",
         "message": "no such customer",
     }
@@ -167,7 +201,9 @@ def test_a_conflict_on_a_repeat_means_in_progress_and_is_tried_again(
     call = ("post_checked", {"url": there.url}) if in_process else ("create_ticket", {"customer": "c"})
     provider = model([calls(call), Reply("done")])
     result, run = worker.run(make_agent(provider, post))
-    assert result.state == "succeeded" and len(there.requests) == 3 and len(there.done) == 1
+    assert result.state == "succeeded"
+    assert len(there.requests) == 3
+    assert len(there.done) == 1
     assert [e["data"]["cause"] for e in events_of(run, "tool.retry")] == ["HTTP_503", "IN_PROGRESS"]
 
 
@@ -182,7 +218,8 @@ def test_a_refusal_after_a_lost_answer_does_not_prove_that_nothing_happened(
     call = ("post_checked", {"url": there.url}) if in_process else ("create_ticket", {"customer": "c"})
     provider = model([calls(call), Reply("done")])
     result, run = worker.run(make_agent(provider, post))
-    assert run.journal()[0]["status"] == "unknown" and result.effects.unknown == 1
+    assert run.journal()[0]["status"] == "unknown"
+    assert result.effects.unknown == 1
     assert result.state == "failed"
 
 
@@ -196,8 +233,11 @@ def test_a_tool_retry_that_does_not_fit_is_skipped_with_both_numbers(
     agent = make_agent(once(model), ticket_tool(there, timeout=9), tool_retry=slow, timeouts=limits(step=8))
     _, run = worker.run(agent)
     (skipped,) = events_of(run, "tool.retry_skipped")
-    assert skipped["data"]["needed_s"] == 10 and 0 < skipped["data"]["left_s"] < 8
-    assert code_of(run) == "TOOL_RETRIES" and len(there.requests) == 1 and skipped["data"]["level"] == "step"
+    assert skipped["data"]["needed_s"] == 10
+    assert 0 < skipped["data"]["left_s"] < 8
+    assert code_of(run) == "TOOL_RETRIES"
+    assert len(there.requests) == 1
+    assert skipped["data"]["level"] == "step"
 
 
 @pytest.mark.contract("C8")
@@ -209,7 +249,9 @@ def test_past_its_key_ttl_an_idempotent_call_is_not_repeated(
     late = RetryPolicy(retries=5, backoff=0.5, max_backoff=1)
     agent = make_agent(once(model), ticket_tool(there, key_ttl=0.1, retry=late))
     result, run = worker.run(agent)
-    assert len(there.requests) == 1 and run.journal()[0]["status"] == "unknown" and result.state == "failed"
+    assert len(there.requests) == 1
+    assert run.journal()[0]["status"] == "unknown"
+    assert result.state == "failed"
 
 
 @pytest.mark.contract("C9", "J22")
@@ -222,19 +264,27 @@ def test_eight_failed_tries_open_the_breaker_and_the_ninth_call_does_not_reach_t
     seven = RetryPolicy(retries=6, backoff=0)
     agent = make_agent(provider, ticket_tool(there), tool_retry=seven)
     _, first = worker.run(agent)
-    assert len(there.requests) == 7 and not events_of(first, "breaker.opened")
+    assert len(there.requests) == 7
+    assert not events_of(first, "breaker.opened")
     _, second = worker.run(agent)
-    assert len(there.requests) == 8 and len(events_of(second, "breaker.opened")) == 1
+    assert len(there.requests) == 8
+    assert len(events_of(second, "breaker.opened")) == 1
     (skipped,) = events_of(second, "tool.retry_skipped")
-    assert skipped["data"]["reason"] == "breaker" and code_of(second) == "TOOL_RETRIES"
+    assert skipped["data"]["reason"] == "breaker"
+    assert code_of(second) == "TOOL_RETRIES"
     began_s = time.monotonic()
     result, third = worker.run(agent)
-    assert result.state == "succeeded" and len(there.requests) == 8 and time.monotonic() - began_s < 10
+    assert result.state == "succeeded"
+    assert len(there.requests) == 8
+    assert time.monotonic() - began_s < 10
     error = told(provider.requests[-1])
-    assert error["code"] == "BREAKER_OPEN" and "seconds" in error["message"]
+    assert error["code"] == "BREAKER_OPEN"
+    assert "seconds" in error["message"]
     (row,) = third.journal()
-    assert row["status"] == "aborted_before_dispatch" and row["tries"] == 0
-    assert result.effects.not_started == 1 and result.calls == 0
+    assert row["status"] == "aborted_before_dispatch"
+    assert row["tries"] == 0
+    assert result.effects.not_started == 1
+    assert result.calls == 0
 
 
 @pytest.mark.contract("C9", "A5")
@@ -243,12 +293,17 @@ def test_an_open_breaker_does_not_count_as_a_repeated_failure(
 ) -> None:
     """The model asks again and again while it is open, then answers: no REPEATED_FAILURE."""
     there = shop(*[Status(503)] * 2)
-    provider = model(lambda r: Reply("done") if len(r.results) == 5 else calls(("create_ticket", {"customer": "c"})))
+    provider = model(
+        lambda r: Reply("done") if len(r.results) == 5 else calls(("create_ticket", {"customer": "c"}))
+    )
     policy = BreakerPolicy(failures=2, open_for=300)
-    agent = make_agent(provider, ticket_tool(there), breaker=policy, tool_retry=RetryPolicy(retries=1, backoff=0))
+    agent = make_agent(
+        provider, ticket_tool(there), breaker=policy, tool_retry=RetryPolicy(retries=1, backoff=0)
+    )
     worker.run(agent)
     result, _ = worker.run(agent)
-    assert result.state == "succeeded" and len(there.requests) == 2
+    assert result.state == "succeeded"
+    assert len(there.requests) == 2
 
 
 @pytest.mark.contract("C9")
@@ -257,8 +312,9 @@ def test_a_breaker_that_one_worker_opens_is_seen_by_the_other(
 ) -> None:
     """Within a refresh the second worker's call ends without touching the network; after the pause one probe closes it."""
     there = shop(*[Status(503)] * 2)
-    opener, asker = once(model), model(
-        lambda r: Reply("done") if r.results else calls(("create_ticket", {"customer": "c"}))
+    opener, asker = (
+        once(model),
+        model(lambda r: Reply("done") if r.results else calls(("create_ticket", {"customer": "c"}))),
     )
     policy = BreakerPolicy(failures=2, open_for=3)
     make = ticket_tool(there)
@@ -271,12 +327,15 @@ def test_a_breaker_that_one_worker_opens_is_seen_by_the_other(
     worker.pump.detach(first)
     worker.pump.attach(second, 8)
     result, run = worker.run(two)
-    assert result.state == "succeeded" and len(there.requests) == 2
+    assert result.state == "succeeded"
+    assert len(there.requests) == 2
     assert run.journal()[0]["error"]["code"] == "BREAKER_OPEN"
     eventually(lambda: not second.env.breakers.rejects("create_ticket"), "the breaker may be probed")
     result, run = worker.run(two)
-    assert result.state == "succeeded" and len(there.requests) == 3
-    assert run.journal()[0]["status"] == "succeeded" and events_of(run, "breaker.closed")
+    assert result.state == "succeeded"
+    assert len(there.requests) == 3
+    assert run.journal()[0]["status"] == "succeeded"
+    assert events_of(run, "breaker.closed")
 
 
 @pytest.mark.contract("C9")
@@ -296,4 +355,5 @@ def test_refusals_and_cancelled_tries_do_not_open_a_breaker(
     assert there.provider.arrived(6).wait(LONG_S)
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
     result, _ = worker.run(agent)
-    assert result.state == "succeeded" and result.effects.committed == 5
+    assert result.state == "succeeded"
+    assert result.effects.committed == 5

@@ -18,9 +18,10 @@ def test_a_run_that_kills_its_process_ends_alone_and_no_other_run_fails(ground: 
     others = [ground.enqueue(["ticket", "wait_for_file"], ["ticket"], name=f"other{n}") for n in range(4)]
     eventually(lambda: ground.plan.count("waiting") >= 4, "the others are in a call", PATIENCE_S)
     bad = ground.enqueue([tool], name="bad")
-    result = bad.wait(PATIENCE_S)
+    eventually(lambda: ground.plan.count("poison") >= 2, "two processes have died of it", PATIENCE_S)
     for other in others:
         (ground.plan.folder / f"{ground.tasks[other.id]['name']}.0.1.open").touch()
+    result = bad.wait(PATIENCE_S)
     assert (result.state, result.error and result.error.code) == ("failed", "CRASHED")
     assert result.crashes == 5
     assert ground.plan.count("poison") == 5

@@ -17,7 +17,7 @@ import redis
 from kombu import Connection
 
 from makegood.errors import Conflict, SettingsError, StoreUnreachable
-from makegood.settings import broker_url_for
+from makegood.urls import broker_url_for
 from makegood.workers import embedded
 from makegood.workers.embedded import EmbeddedServer
 from makegood.workers.embedded_files import default_data_dir, last_line

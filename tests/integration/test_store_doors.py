@@ -1,9 +1,7 @@
-"""The two doors to the store when the server forgets scripts, loses replies, is full, or is not there (invariants 6, 7)."""
+"""The two doors to the store when the server forgets scripts, is full, or is not there (invariants 6, 7)."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +11,14 @@ from makegood.errors import MakegoodError, StoreUnreachable
 from makegood.store import keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.connect import open_sync
-from makegood.store.ops import breakers, catalog, reads, runs
-from makegood.store.ops.args import NewEvent
+from makegood.store.ops import catalog, reads, runs
 from makegood.store.ops.blobs import spill
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.store.sync_store import SyncStore
-from support.proxy import LossyProxy, lossy
 from support.servers import ServerFactory, free_port
-from support.store import AGENT, PREFIX, SHARD, World, open_door, real_world
-from support.store_ops import FENCED, Fenced, end, intent, note, outcome, plain, release
+from support.store import AGENT, SHARD, World, open_door, real_world
+from support.store_ops import end, intent, note, outcome, release
 
 FLUSH: Op[Any] = Op(None, (), ("SCRIPT", "FLUSH", "SYNC"), lambda reply: None)
 
@@ -73,175 +69,6 @@ def test_an_unknown_script_is_not_overtaken_by_known_ones(real: World) -> None:
     op = runs.enqueue_run(run_id=run_id, body=stored, blob_digests=digests, **new)  # type: ignore[arg-type]
     real.door.do_all([*ahead, op])
     assert real.raw.ttl(keys.blob_key(run_id, digests[0])) == -1
-
-
-# --- replies get lost -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def proxy(store_url: str) -> Iterator[LossyProxy]:
-    """A proxy in front of the session's Valkey."""
-    with lossy(store_url) as made:
-        yield made
-
-
-def shape_after(
-    kind: str, url: str, store_url: str, fenced: Fenced, proxy: LossyProxy | None
-) -> tuple[Any, list[str]]:
-    """Answer of an operation and what it left, with its reply lost when there is a proxy."""
-    world = real_world(kind, store_url)
-    world.raw.flushdb()
-    held = fenced.ready(world)
-    door = open_door(kind, url)
-    door.do(reads.ping())
-    if proxy is not None:
-        proxy.cut(b"EVALSHA")
-    answer = door.do(fenced.make(held, "op-x"))
-    left = world.shape()
-    door.close()
-    world.door.close()
-    world.raw.close()
-    return plain(answer), left
-
-
-@pytest.mark.contract("D2")
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("fenced", FENCED, ids=str)
-def test_a_lost_reply_leaves_what_a_heard_one_leaves(
-    proxy: LossyProxy, store_url: str, kind: str, fenced: Fenced
-) -> None:
-    """The server executed, the connection broke: the repetition answers, and not one byte is different."""
-    heard = shape_after(kind, store_url, store_url, fenced, None)
-    assert shape_after(kind, proxy.url, store_url, fenced, proxy) == heard
-    assert proxy.lost == 1
-
-
-def others(world: World) -> dict[str, Op[Any]]:
-    """Operations without a fence, each on a world of its own."""
-    waiting, told = world.enqueue(key="known"), world.running(agent="told")
-    parked = world.running(agent="parked")
-    world.do(release(parked, "p", "parked", due_in_ms=0))
-    new = {"agent": AGENT, "session": None, "body": b"1", "input_digest": "digest-a", "expires_in_ms": None}
-    return {
-        "enqueue": runs.enqueue_run(run_id=keys.new_run_id(SHARD), key=None, **new),  # type: ignore[arg-type]
-        "enqueue again": runs.enqueue_run(run_id=keys.new_run_id(SHARD), key="known", **new),  # type: ignore[arg-type]
-        "claim": runs.claim_run(shard_prefix=PREFIX, nonce="nonce-9", worker="w", agents=[AGENT]),
-        "cancel waiting": runs.cancel_run(run_id=waiting, cause="user", actor="ada", reason=""),
-        "cancel running": runs.cancel_run(run_id=told.run_id, cause="user", actor="ada", reason=""),
-        "breaker failure": breakers.report(
-            "b", "owner", "failure", failures=3, window_ms=1000, open_for_ms=1000
-        ),
-        "publish": catalog.publish_agents({AGENT: {"name": AGENT}}),
-        "piece": spill(waiting, b"x" * 100_000)[2][0],
-    }
-
-
-OTHERS = (
-    "enqueue", "enqueue again", "claim", "cancel waiting", "cancel running", "breaker failure", "publish", "piece",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_operations_survive_a_lost_reply_too(
-    proxy: LossyProxy, store_url: str, kind: str, name: str
-) -> None:
-    """Done once, and answered as if nothing had happened."""
-    left = []
-    for url in (store_url, proxy.url):
-        world = real_world(kind, store_url)
-        world.raw.flushdb()
-        op = others(world)[name]
-        door = open_door(kind, url)
-        door.do(reads.ping())
-        if url == proxy.url:
-            proxy.cut(b"HSET" if name == "publish" else b"EVALSHA")
-        answer = door.do(op)
-        accepted = (
-            getattr(answer, "created", None),
-            getattr(answer, "accepted", None),
-            getattr(answer, "fence", None),
-        )
-        left.append((accepted, world.shape()))
-        for each in (door, world.door, world.raw):
-            each.close()
-    assert left[0] == left[1]
-    assert proxy.lost == 1
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("letting_through", [0, 30, 60, 200])
-def test_a_pipeline_cut_anywhere_goes_on_in_order(
-    proxy: LossyProxy, store_url: str, kind: str, letting_through: int
-) -> None:
-    """Some replies arrived, some did not: everything is done once, in order, and everybody gets an answer."""
-    world = real_world(kind, store_url)
-    held = world.running()
-    door = open_door(kind, proxy.url)
-    door.do(reads.ping())
-    world.do(note(held, "warm"))
-    ops: list[Any] = []
-    for step in range(1, 9):
-        ops.append(intent(held, f"i{step}", step=step, rows=[(f"r{step}", "started")]))
-        ops.append(note(held, f"n{step}", new_events=[NewEvent("llm.retry", {}, step)]))
-        ops.append(
-            outcome(held, f"o{step}", f"r{step}", ends=step, new_events=[NewEvent("step.ended", {}, step)])
-        )
-    proxy.cut(b"i3", letting_through=letting_through)
-    proxy.cut(b"i4", letting_through=letting_through)
-    answers = door.do_all(ops)
-    assert proxy.lost == 2
-    assert len(answers) == len(ops)
-    page = world.do(reads.read_events(held.run_id, "0"))
-    told = [(event["type"], event["step"]) for event in page.events][4:]
-    assert told == [
-        (kind, step) for step in range(1, 9) for kind in ("step.started", "llm.retry", "step.ended")
-    ]
-    assert (world.number(held.run_id, "steps"), world.number(held.run_id, "fx_committed")) == (8, 8)
-    assert world.samples("tool:mail") == 8
-    for each in (door, world.door, world.raw):
-        each.close()
-
-
-async def test_operations_of_many_turns_keep_their_order_over_a_reconnect(
-    proxy: LossyProxy, store_url: str
-) -> None:
-    """Some are on their way and some still wait when the connection breaks: what was sent first is done first."""
-    world = real_world("sync", store_url)
-    held = world.running()
-    store = AsyncStore(proxy.url)
-    await store.do(reads.ping())
-    proxy.cut(b"n5")
-    count = 200
-    replies = []
-    for number in range(count):
-        replies.append(store.send(note(held, f"n{number}", new_events=[NewEvent("llm.retry", {}, number)])))
-        if number % 20 == 0:
-            await asyncio.sleep(0)
-    await asyncio.gather(*replies)
-    page = world.do(reads.read_events(held.run_id, "0"))
-    assert [event["step"] for event in page.events if event["type"] == "llm.retry"] == list(range(count))
-    assert proxy.lost == 1
-    await store.aclose()
-    world.door.close()
-    world.raw.close()
-
-
-async def test_a_caller_that_gives_up_does_not_take_its_operation_back(store_url: str) -> None:
-    """It may be on its way; what others sent is not touched."""
-    world = real_world("sync", store_url)
-    held = world.running()
-    store = AsyncStore(store_url)
-    mine, theirs = (asyncio.ensure_future(store.do(note(held, name))) for name in ("mine", "theirs"))
-    await asyncio.sleep(0)
-    mine.cancel()
-    assert (await theirs).cancel is None
-    with pytest.raises(asyncio.CancelledError):
-        await mine
-    await store.aclose()
-    assert world.events(held.run_id).count("llm.retry") == 2
-    world.door.close()
-    world.raw.close()
 
 
 # --- bad input of one does not harm the others ----------------------------------------------------------------------
@@ -301,6 +128,27 @@ def test_a_url_of_something_else_is_refused_with_a_sentence() -> None:
     for make in (SyncStore, AsyncStore):
         with pytest.raises(MakegoodError, match="is no URL of a Redis or Valkey server") as error:
             make("http://ada:hunter2@host/0")
+        assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_password_is_used_and_a_wrong_one_is_said_so(fresh_server: ServerFactory, kind: str) -> None:
+    """At once, and without showing it; another database of the server can be chosen."""
+    server = fresh_server(unix_socket=False)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.config_set("requirepass", "hunter2")
+    place = server.url.removeprefix("redis://").removesuffix("/0")
+    door = open_door(kind, f"redis://:hunter2@{place}/3")
+    door.do(catalog.publish_agents({"a": {}}))
+    door.close()
+    with redis.Redis.from_url(f"redis://:hunter2@{place}/3") as raw:
+        assert raw.exists(keys.CATALOG)
+    for url in (f"redis://:wr0ng@{place}/0", f"redis://:hunter2@{place}/99"):
+        door = open_door(kind, url)
+        with pytest.raises(MakegoodError, match=r"password|out of range") as error:
+            door.do(reads.ping())
+        door.close()
+        assert "wr0ng" not in str(error.value)
         assert "hunter2" not in str(error.value)
 
 

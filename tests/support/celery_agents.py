@@ -43,5 +43,15 @@ ARGS = {"api_base": MODEL_URL, "api_key": "k"}
 LIMITS = Timeouts(call=60, step=120, run=300)
 TOOLS = (act, look, hang)
 
-support = Agent("support", "openai/gpt-5-mini", system="You help.", tools=TOOLS, model_args=ARGS, on_failure="keep", timeouts=LIMITS)
-orders = Agent("orders", "openai/gpt-5-mini", input=Order, model_args=ARGS, on_failure="keep", timeouts=LIMITS)
+support = Agent(
+    "support",
+    "openai/gpt-5-mini",
+    system="You help.",
+    tools=TOOLS,
+    model_args=ARGS,
+    on_failure="keep",
+    timeouts=LIMITS,
+)
+orders = Agent(
+    "orders", "openai/gpt-5-mini", input=Order, model_args=ARGS, on_failure="keep", timeouts=LIMITS
+)

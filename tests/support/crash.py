@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import queue
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -366,12 +368,18 @@ def glob(prefix: str) -> str:
 # --- fixtures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """The session's nursery."""
+@cache
+def the_nursery() -> Nursery:
+    """One for all folders of tests."""
     made = Nursery()
-    yield made
-    made.close()
+    atexit.register(made.close)
+    return made
+
+
+@pytest.fixture
+def nursery() -> Nursery:
+    """The session's nursery."""
+    return the_nursery()
 
 
 MakeField = Callable[..., Field]

@@ -314,4 +314,4 @@ def worker(store_url: str, litellm: None) -> Iterator[Workers]:
             runtime.stop()
 
 
-__all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "begun_anew", "calls", "eventually", "events_of", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip
+__all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "begun_anew", "calls", "events_of", "eventually", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip

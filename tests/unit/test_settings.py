@@ -10,7 +10,8 @@ import pytest
 
 from makegood import settings as settings_module
 from makegood.errors import SettingsError
-from makegood.settings import Settings, broker_url_for, live_url_for, mask_url, setting_docs
+from makegood.settings import Settings, setting_docs
+from makegood.urls import broker_url_for, live_url_for, mask_url
 
 
 @pytest.fixture(autouse=True)

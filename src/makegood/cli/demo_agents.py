@@ -34,8 +34,9 @@ async def get_price(ctx: ToolContext, item: str) -> dict[str, Any]:
 
 @tool(effect="idempotent", identity=("customer", "item"))
 async def place_order(ctx: ToolContext, customer: str, item: str) -> dict[str, Any]:
-    """Order an item for a customer."""
-    response = await ctx.http.post(f"{SHOP}/orders", json={"customer": customer, "item": item})
+    """Order an item for a customer. The shop is told which process asks, so that the demo can kill that one."""
+    order, sender = {"customer": customer, "item": item}, {"X-Worker-Pid": str(os.getpid())}
+    response = await ctx.http.post(f"{SHOP}/orders", json=order, headers=sender)
     response.raise_for_status()
     return dict(response.json())
 

@@ -13,7 +13,7 @@ def answer(request: RequestRecord) -> Behaviour:
     told = [parsed(message.get("content")) for message in request.messages if message.get("role") == "tool"]
     offered = {each["function"]["name"] for each in request.tools}
     if "place_order" in offered:
-        return _clerk(told)
+        return _clerk(told, customer=asked_for(request).rpartition(" ")[2].rstrip("."))
     if "create_ticket" in offered:
         return _support(told)
     if "check_stock" in offered:
@@ -25,6 +25,11 @@ def answer(request: RequestRecord) -> Behaviour:
     )
 
 
+def asked_for(request: RequestRecord) -> str:
+    """The run's input: the first user message, "" when there is none."""
+    return next((str(each["content"]) for each in request.messages if each.get("role") == "user"), "")
+
+
 def parsed(content: Any) -> dict[str, Any]:
     """A tool's answer as the model was told it: its object, or the text under `text`."""
     try:
@@ -34,11 +39,11 @@ def parsed(content: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"text": str(content)}
 
 
-def _clerk(told: list[dict[str, Any]]) -> Behaviour:
+def _clerk(told: list[dict[str, Any]], customer: str) -> Behaviour:
     if not told:
         return Reply(tool_calls=[("get_price", {"item": "lamp"})])
     if len(told) == 1:
-        return Reply(tool_calls=[("place_order", {"customer": "Ada", "item": "lamp"})])
+        return Reply(tool_calls=[("place_order", {"customer": customer, "item": "lamp"})])
     return Reply(f"Order {told[1].get('id')} is placed: one lamp for {told[0].get('price')} euros.")
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from makegood.cli import demo_agents as agents
 from makegood.cli.breakers import all_breakers
-from makegood.cli.demo_world import World
+from makegood.cli.demo_model import asked_for
+from makegood.cli.demo_world import LEASE_S, World
+from makegood.errors import WaitTimeout
 from makegood.tasks.client import Run
 from makegood.tasks.records import Result
+from makegood.testing.shop import ShopRequest
 
 WAIT_S = 30.0
 """A scene takes 2 s; what takes longer has failed."""
+
+LOOK_S = 0.005
+"""How often the shop's books are looked at while a scene waits for an order."""
 
 SUPPLIER_DELAY_S = 20.0
 
@@ -47,6 +57,7 @@ def scenes(world: World) -> Iterator[Scene]:
     """All scenes, in order; each is played when it is asked for."""
     yield success(world)
     yield lost_answer(world)
+    yield killed_worker(world)
     yield open_breaker(world)
     yield skipped_retry(world)
 
@@ -54,8 +65,9 @@ def scenes(world: World) -> Iterator[Scene]:
 def success(world: World) -> Scene:
     """Two tools, three steps, one order."""
     scene = Scene("A run that succeeds", "The model calls two tools over the shop's API, then answers.")
-    _, result = play(world, scene, "clerk", "Please order a lamp for Ada.")
-    asked = requests_for(world, "You take orders.")
+    text = "Please order a lamp for Ada."
+    _, result = play(world, scene, "clerk", text)
+    asked = requests_for(world, text)
     scene.lines.append(f"The model was asked {asked} times over HTTP, through LiteLLM.")
     scene.facts |= {"model_requests": asked, "orders": world.shop.orders}
     scene.claim(
@@ -94,6 +106,54 @@ def lost_answer(world: World) -> Scene:
         "the shop saw the journal's key twice", keys == [row["idempotency_key"] for row in journal] * 2
     )
     return scene
+
+
+def killed_worker(world: World) -> Scene:
+    """The order is made, its answer is held; the process that waits for it is killed, another one asks again."""
+    scene = Scene(
+        "A worker is killed in the middle of a tool, its run is continued",
+        "The shop makes the order and holds its answer; the process that waits for it gets SIGKILL.",
+    )
+    world.shop.lose_answer("/orders")
+    text = "Please order a lamp for Grace."
+    run = world.client.enqueue("clerk", text)
+    pid = int(held_request(world, run, "Grace").headers["x-worker-pid"])
+    killed_at_s, killed_s = time.time(), time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    result = conclude(scene, run, "clerk", text)
+    requests = order_requests(world, run)
+    show_continuation(scene, run, pid, killed_at_s, requests[-1].at_s - killed_s)
+    orders = [each for each in world.shop.orders if each["customer"] == "Grace"]
+    asked, keys = requests_for(world, text), [each.key for each in requests]
+    scene.facts |= {"model_requests": asked, "orders": orders, "idempotency_keys": keys}
+    outcome = (result.state, result.attempts, result.crashes)
+    scene.claim("the run succeeded in its first attempt, after one crash", outcome == ("succeeded", 1, 1))
+    journal = [row["idempotency_key"] for row in run.journal() if row["tool"] == "place_order"]
+    scene.claim(
+        "the shop was asked twice, under the journal's key for the call", keys == journal * 2 and len(journal) == 1
+    )
+    scene.claim("it holds exactly one order for Grace, the one the answer names", answer_names(result, orders))
+    scene.claim("the model got one request per step, for no step a second", asked == result.steps == 3)
+    return scene
+
+
+def show_continuation(scene: Scene, run: Run, pid: int, killed_at_s: float, repeated_after_s: float) -> None:
+    """Who went on after the kill, and how soon, by the store's events (its clock is this machine's)."""
+    events = list(run.events())
+    workers = [each["data"]["worker"] for each in events if each["type"] == "run.claimed"]
+    times = [each["at"] for each in events if each["type"] == "run.continued"]
+    took_s = datetime.fromisoformat(times[0]).timestamp() - killed_at_s if times else WAIT_S
+    scene.lines += [
+        f"Process {pid} is killed. {took_s * 1000:.0f} ms later the run is continued by another process;",
+        f"{repeated_after_s * 1000:.0f} ms after the kill its request is at the shop.",
+    ]
+    scene.facts |= {
+        "workers": workers,
+        "continued_after_s": round(took_s, 3),
+        "repeated_after_s": round(repeated_after_s, 3),
+    }
+    scene.claim("another process continued it", len(times) == 1 and len(set(workers)) == len(workers) == 2)
+    scene.claim(f"nobody had to wait for the end of the lease ({LEASE_S} s)", took_s < WAIT_S)
 
 
 def open_breaker(world: World) -> Scene:
@@ -177,6 +237,11 @@ def skipped_retry(world: World) -> Scene:
 def play(world: World, scene: Scene, agent: str, text: str) -> tuple[Run, Result]:
     """Enqueue a run, wait for its end, and show what it did."""
     run = world.client.enqueue(agent, text)
+    return run, conclude(scene, run, agent, text)
+
+
+def conclude(scene: Scene, run: Run, agent: str, text: str) -> Result:
+    """Wait for the end of a run, and show what it did."""
     result = run.wait(WAIT_S)
     scene.lines.append(f"Run {run.id} of agent {agent}: {text}")
     for row in run.journal():
@@ -189,12 +254,27 @@ def play(world: World, scene: Scene, agent: str, text: str) -> tuple[Run, Result
     said = result.output if result.error is None else f"{result.error.code}: {result.error.message}"
     scene.lines.append(f"  {result.state}: {said}")
     scene.facts.setdefault("runs", []).append(result.to_dict())
-    return run, result
+    return result
 
 
-def requests_for(world: World, system: str) -> int:
-    """How many requests the model got from the agent with this system prompt."""
-    return sum(each.messages[0].get("content") == system for each in world.model.requests if each.messages)
+def requests_for(world: World, text: str) -> int:
+    """How many requests the model got for runs with this input."""
+    return sum(asked_for(each) == text for each in world.model.requests)
+
+
+def order_requests(world: World, run: Run) -> list[ShopRequest]:
+    """The requests for an order that a run has sent."""
+    return [each for each in world.shop.seen("POST", "/orders") if each.run_id == run.id]
+
+
+def held_request(world: World, run: Run, customer: str) -> ShopRequest:
+    """The request whose order is made and whose answer the shop holds. Raises WaitTimeout."""
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s:
+        if any(each["customer"] == customer for each in world.shop.orders):
+            return order_requests(world, run)[0]
+        time.sleep(LOOK_S)
+    raise WaitTimeout(f"Run {run.id} has ordered nothing within {WAIT_S:g} s.")
 
 
 def answer_names(result: Result, members: list[dict[str, Any]]) -> bool:

@@ -148,7 +148,7 @@ def _check_published(report: Report, published: dict[str, Any]) -> None:
 
 def _check_broker(report: Report, client: Client) -> None:
     from makegood.errors import BrokerUnreachable
-    from makegood.settings import mask_url
+    from makegood.urls import mask_url
 
     try:
         waiting = client.publisher.queue_length()

@@ -36,6 +36,7 @@ class Exit(IntEnum):
 CODES: tuple[tuple[type[errors.MakegoodError], Exit], ...] = (
     (errors.RunNotFound, Exit.NOT_FOUND),
     (errors.UnknownAgent, Exit.NOT_FOUND),
+    (errors.NotAllowed, Exit.NOT_ALLOWED),
     (errors.KeyConflict, Exit.CONFLICT),
     (errors.Conflict, Exit.CONFLICT),
     (errors.StaleFence, Exit.CONFLICT),
@@ -51,9 +52,7 @@ CODES: tuple[tuple[type[errors.MakegoodError], Exit], ...] = (
 
 
 def code_for(error: errors.MakegoodError) -> Exit:
-    """The exit code of an error; a command that the server's access rules forbid is 4."""
-    if type(error.__cause__).__name__ == "NoPermissionError":
-        return Exit.NOT_ALLOWED
+    """The exit code of an error."""
     return next((code for kind, code in CODES if isinstance(error, kind)), Exit.FAILED)
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from makegood.cli.base import Group, State, limit_option, store_options, timeout_option
+from makegood.cli.base import (
+    Group,
+    State,
+    actor_options,
+    actor_or_user,
+    limit_option,
+    store_options,
+    timeout_option,
+)
 from makegood.cli.output import fail, one_line, print_json, print_line, print_record, print_table, say
 
 LISTED = ("run_id", "agent", "state", "error", "attempts", "enqueued_at", "started_at", "ended_at")
@@ -111,9 +119,12 @@ def journal(state: State, run_id: str) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--wait", is_flag=True, help="Return only once its work has stopped.")
 @timeout_option("How long to wait; exit code 9 when the run has not stopped by then.")
+@actor_options
 @store_options
 @click.pass_obj
-def cancel(state: State, run_id: str, wait: bool, timeout: float | None) -> int:
+def cancel(
+    state: State, run_id: str, wait: bool, timeout: float | None, actor: str | None, reason: str
+) -> int:
     """Cancel a run that waits or runs, and print its state."""
     from makegood.cli.exits import Exit
     from makegood.errors import StillStopping
@@ -124,7 +135,7 @@ def cancel(state: State, run_id: str, wait: bool, timeout: float | None) -> int:
     with state.client() as client:
         run = client.get(run_id)
         try:
-            reached = run.cancel(wait=wait, timeout=timeout)
+            reached = run.cancel(wait=wait, timeout=timeout, actor=actor_or_user(actor), reason=reason)
         except StillStopping as error:
             _print_state(state, run_id, run.status())
             fail(str(error))

@@ -160,7 +160,7 @@ def check_store(url: str, *, strict: bool) -> None:
 def announce_start(state: State, settings: Settings, queues: tuple[str, ...], url: str) -> None:
     """With `--json`: one object that says what is being started."""
     from makegood.cli.supervise import count_slots
-    from makegood.settings import mask_url
+    from makegood.urls import mask_url
 
     if state.json:
         print_line({"queues": list(queues), "slots": count_slots(settings, queues), "url": mask_url(url)})

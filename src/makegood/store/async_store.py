@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from makegood.store.connect import refused, unreachable
 from makegood.store.link import Link, OnReply
-from makegood.store.scripts import Op, wire
+from makegood.store.scripts import Op, command, escaped
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class AsyncStore:
             if not result.done():
                 self._answer(op, result, reply)
 
-        self._line.send(wire(op), on_reply)
+        self._line.send(command(op), on_reply)
         return result
 
     async def do_all(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -85,7 +85,7 @@ class ClientLine:
     """A line over redis-py's asyncio client."""
 
     def __init__(self, client: redis_async.Redis) -> None:
-        self._client = client
+        self._client: Any = client
         self._tail: asyncio.Task[Any] | None = None
 
     def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
@@ -93,7 +93,7 @@ class ClientLine:
         from makegood.spawn import spawn
 
         before = self._tail
-        self._tail = spawn(self._run(before, parts), name="client-line")
+        self._tail = spawn(self._run(before, escaped(parts)), name="client-line")
 
         def done(task: asyncio.Task[Any]) -> None:
             error = None if task.cancelled() else task.exception()

@@ -9,12 +9,12 @@ import redis.asyncio as redis_async
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from makegood.errors import MakegoodError, StoreUnreachable
-from makegood.settings import mask_url
+from makegood.errors import MakegoodError, NotAllowed, StoreUnreachable
+from makegood.urls import mask_url
 
 CONNECT_S = 5
 """Limit of one attempt to connect."""
@@ -24,6 +24,9 @@ REPLY_S = 15
 
 LOST = (RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError, OSError)
 """What redis-py raises when the server is not there or does not answer."""
+
+FORBIDDEN = ("NOPERM", "ACL failure in script")
+"""How a server's answer begins when its access rules forbid a command, asked for directly or by a script."""
 
 
 def unreachable(url: str, error: BaseException) -> StoreUnreachable:
@@ -41,6 +44,11 @@ def refused(url: str, error: RedisError) -> MakegoodError:
         return MakegoodError(
             f"The state store at {mask_url(url)} is full (its maxmemory is reached), so the operation was refused and "
             "nothing of it was written; raise maxmemory or add memory."
+        )
+    if isinstance(error, NoPermissionError) or why.startswith(FORBIDDEN):
+        return NotAllowed(
+            f"The state store at {mask_url(url)} does not allow the operation to this user "
+            f"({why.removeprefix('NOPERM ')[:200].rstrip('.')}); let its administrator grant it, or use another user."
         )
     return MakegoodError(f"The state store at {mask_url(url)} refused the operation: {why}")
 

@@ -20,8 +20,8 @@ from redis.asyncio.connection import parse_url
 from redis.exceptions import RedisError, ResponseError
 
 from makegood.spawn import spawn
-from makegood.store.connect import CONNECT_S, REPLY_S, bad_url
-from makegood.store.scripts import load_script, script_names
+from makegood.store.connect import CONNECT_S, FORBIDDEN, REPLY_S, bad_url
+from makegood.store.scripts import escaped, load_script, script_names
 
 HIGH_WATER = 256 * 1024
 """Bytes that may wait in the socket's buffer before new commands wait in ours."""
@@ -76,8 +76,7 @@ class Link:
 
     def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
         """Queue a command. It is not taken back, whatever becomes of who asked."""
-        command = hiredis.pack_command(_packable(parts))
-        self._unsent.append(_Sent(command, on_reply, time.monotonic() + self._patience_s))
+        self._unsent.append(_Sent(_packed(parts), on_reply, time.monotonic() + self._patience_s))
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -163,6 +162,7 @@ class Link:
         if self._protocol is protocol:
             self._protocol = None
             self._why = why or "the connection was closed"
+            self._fail(overdue=True)  # else a command at which the server hangs up would be sent for ever
             if (self._sent or self._unsent) and not self._closed:
                 self._connect_soon()
 
@@ -198,7 +198,8 @@ class Link:
         now_s = time.monotonic() if overdue else float("inf")
         for waiting in (self._sent, self._unsent):
             while waiting and waiting[0].until_s <= now_s:
-                waiting.popleft().on_reply(ConnectionError(self._why))
+                forbidden = self._why.startswith(FORBIDDEN)
+                waiting.popleft().on_reply((ResponseError if forbidden else ConnectionError)(self._why))
         self._note_idle()
 
 
@@ -224,7 +225,9 @@ class _Protocol(asyncio.Protocol):
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
             if self._greeting:
-                self._greeting.popleft().set_result(reply)
+                waiting = self._greeting.popleft()
+                if not waiting.done():
+                    waiting.set_result(reply)
             else:
                 self._link.received(self, reply)
 
@@ -251,7 +254,7 @@ class _Protocol(asyncio.Protocol):
         """A command of the connection's beginning; a server error is raised."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._greeting.append(reply)
-        self.write([hiredis.pack_command(_packable(parts))])
+        self.write([_packed(parts)])
         answer = await reply
         if isinstance(answer, hiredis.ReplyError):
             raise ResponseError(str(answer))
@@ -297,6 +300,10 @@ def _tls(target: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _packable(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """hiredis takes text, bytes and numbers; a float keeps all its digits."""
-    return tuple(repr(part) if isinstance(part, float) else part for part in parts)
+def _packed(parts: Sequence[Any]) -> bytes:
+    """The bytes of a command; a text without a UTF-8 form is rare enough to be found out by trying."""
+    try:
+        packed: bytes = hiredis.pack_command(tuple(parts))
+    except UnicodeEncodeError:
+        packed = hiredis.pack_command(escaped(parts))
+    return packed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -58,13 +58,24 @@ def script_names() -> list[str]:
     return sorted(name[:-4] for name in found if name.endswith(".lua") and not name.startswith("_"))
 
 
-def wire(op: Op[Any]) -> tuple[Arg, ...]:
-    """The command of an operation as redis-py's execute_command takes it.
+def command(op: Op[Any]) -> tuple[Arg, ...]:
+    """The command of an operation; its texts may still be without a UTF-8 form (`escaped`)."""
+    if op.script is None:
+        return op.args
+    return ("EVALSHA", load_script(op.script).sha, len(op.keys), *op.keys, *op.args)
+
+
+def escaped(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """A command whose texts are bytes.
 
     Text that has no UTF-8 form (a lone surrogate in a message of the system) is escaped: it must not make the whole
     pipeline, which carries the operations of other runs, impossible to send.
     """
-    args = [arg.encode(errors="backslashreplace") if isinstance(arg, str) else arg for arg in op.args]
+    return tuple([part.encode(errors="backslashreplace") if isinstance(part, str) else part for part in parts])
+
+
+def wire(op: Op[Any]) -> tuple[Arg, ...]:
+    """The command of an operation as redis-py's execute_command takes it."""
     if op.script is None:
-        return tuple(args)
-    return ("EVALSHA", load_script(op.script).sha, len(op.keys), *op.keys, *args)
+        return escaped(op.args)
+    return ("EVALSHA", load_script(op.script).sha, len(op.keys), *op.keys, *escaped(op.args))

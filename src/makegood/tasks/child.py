@@ -33,6 +33,8 @@ def main() -> None:
     """Run the call described on standard input."""
     die_with_parent()
     request = orjson.loads(sys.stdin.buffer.read())
+    if os.getppid() != request["parent_pid"]:
+        return  # the worker died before it could be watched; its run goes on elsewhere
     out = os.fdopen(request["answer_fd"], "wb")
     os.dup2(2, 1)
     out.write(answer(request))

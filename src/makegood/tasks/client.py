@@ -6,24 +6,29 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
-from makegood.errors import Conflict, MakegoodError, NotBuilt, StillStopping, WaitTimeout
-from makegood.settings import Settings, broker_url_for, mask_url
-from makegood.store.async_store import AsyncStore
+from makegood.errors import Conflict, InvalidInput, MakegoodError, NotBuilt, StillStopping, WaitTimeout
 from makegood.store.ops import catalog, reads, runs
 from makegood.store.states import SETTLED, TERMINAL, State
-from makegood.store.sync_store import SyncStore
 from makegood.tasks import queries
 from makegood.tasks.flows import Flow, run_async, run_sync
 from makegood.tasks.journal import load_journal, record
 from makegood.tasks.records import Result
 from makegood.tasks.wakeup import Publisher
+from makegood.urls import broker_url_for, mask_url
+
+if TYPE_CHECKING:
+    from makegood.store.async_store import AsyncStore
+    from makegood.store.sync_store import SyncStore
 
 T = TypeVar("T")
 
 CATALOG_S = 5.0
 """How long a client trusts the declarations it has read."""
+
+MAX_ACTOR_CHARS, MAX_REASON_CHARS = 200, 2000
+"""What one entry of the audit log may hold."""
 
 _LATER = {
     "cleanup": "client.cleanup",
@@ -50,6 +55,8 @@ class _Common:
 
     def __init__(self, url: str | None, broker_url: str | None, live_url: str | None) -> None:
         if url is None or broker_url is None:
+            from makegood.settings import Settings  # pydantic: only when the environment has to be read
+
             settings = Settings.load(**({} if url is None else {"redis_url": url}))
             url, broker_url = settings.redis_url, broker_url or settings.broker_url
         self.url, self.broker_url = url, broker_url_for(broker_url)
@@ -115,7 +122,9 @@ class Client(_Common):
         self, url: str | None = None, *, broker_url: str | None = None, live_url: str | None = None
     ) -> None:
         super().__init__(url, broker_url or (None if url is None else url), live_url)
-        self.store = SyncStore(self.url)
+        from makegood.store.sync_store import SyncStore
+
+        self.store: SyncStore = SyncStore(self.url)
 
     def enqueue(
         self,
@@ -224,14 +233,27 @@ class Run:
         self.status()
         return self._follow(from_) if follow else list(self._pages(from_))
 
-    def cancel(self, keep_inbox: bool = False, wait: bool = False, timeout: float | None = None) -> str:
+    def cancel(
+        self,
+        keep_inbox: bool = False,
+        wait: bool = False,
+        timeout: float | None = None,
+        *,
+        actor: str = "client",
+        reason: str = "",
+    ) -> str:
         """Cancel the run; returns its state. With `wait` its work has stopped when this returns.
 
-        Raises StillStopping (names the call that hangs) after `timeout` seconds, Conflict for a run in review.
+        Args:
+            actor, reason: who and why, for the audit log alone (F2); at most 200 and 2,000 characters.
+
+        Raises StillStopping (names the call that hangs) after `timeout` seconds, Conflict for a run in review,
+        InvalidInput for an actor or a reason that cannot be recorded.
         """
         refuse_keep_inbox(keep_inbox)
+        check_audited(actor, reason)
         self.status()
-        op = runs.cancel_run(run_id=self.id, cause="user", actor="client", reason="")
+        op = runs.cancel_run(run_id=self.id, cause="user", actor=actor, reason=reason)
         state = str(self._client.store.do(op).state)
         if not wait:
             return state
@@ -271,7 +293,9 @@ class AsyncClient(_Common):
         self, url: str | None = None, *, broker_url: str | None = None, live_url: str | None = None
     ) -> None:
         super().__init__(url, broker_url or (None if url is None else url), live_url)
-        self.store = AsyncStore(self.url)
+        from makegood.store.async_store import AsyncStore
+
+        self.store: AsyncStore = AsyncStore(self.url)
 
     async def enqueue(
         self,
@@ -371,11 +395,20 @@ class AsyncRun:
         await self.status()
         return self._follow(from_) if follow else [event async for event in self._pages(from_)]
 
-    async def cancel(self, keep_inbox: bool = False, wait: bool = False, timeout: float | None = None) -> str:
+    async def cancel(
+        self,
+        keep_inbox: bool = False,
+        wait: bool = False,
+        timeout: float | None = None,
+        *,
+        actor: str = "client",
+        reason: str = "",
+    ) -> str:
         """Cancel the run; see `Run.cancel`."""
         refuse_keep_inbox(keep_inbox)
+        check_audited(actor, reason)
         await self.status()
-        op = runs.cancel_run(run_id=self.id, cause="user", actor="client", reason="")
+        op = runs.cancel_run(run_id=self.id, cause="user", actor=actor, reason=reason)
         state = str((await self._client.store.do(op)).state)
         if not wait:
             return state
@@ -413,6 +446,14 @@ def refuse_keep_inbox(keep_inbox: bool) -> None:
     """A parameter of cancel whose capability is not built yet."""
     if keep_inbox:
         raise NotBuilt("cancel(keep_inbox=True) is not built yet; leave it at its default (False).")
+
+
+def check_audited(actor: object, reason: object) -> None:
+    """Refuse what the audit log cannot hold. Raises InvalidInput."""
+    if not isinstance(actor, str) or not 0 < len(actor) <= MAX_ACTOR_CHARS:
+        raise InvalidInput(f"actor must be a text of 1 to {MAX_ACTOR_CHARS} characters: who asks for this.")
+    if not isinstance(reason, str) or len(reason) > MAX_REASON_CHARS:
+        raise InvalidInput(f"reason must be a text of at most {MAX_REASON_CHARS} characters.")
 
 
 __all__ = ["AsyncClient", "AsyncRun", "Client", "Conflict", "MakegoodError", "Run"]

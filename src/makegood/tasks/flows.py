@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from makegood.store.async_store import AsyncStore
 from makegood.store.ops.blobs import read_blob, reference
 from makegood.store.scripts import Op
-from makegood.store.sync_store import SyncStore
+
+if TYPE_CHECKING:
+    from makegood.store.async_store import AsyncStore
+    from makegood.store.sync_store import SyncStore
 
 T = TypeVar("T")
 Flow = Generator[Sequence[Op[Any]], list[Any], T]

@@ -73,7 +73,7 @@ class ProcessBody(TaskRunning):
                 "makegood.tasks.child",
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=(write_fd,),
-                start_new_session=True,
+                process_group=0,  # a group of its own, to be killed alone, in the session that its supervisor kills
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
             )
         except BaseException:
@@ -83,7 +83,7 @@ class ProcessBody(TaskRunning):
             os.close(write_fd)
         if self._stopped:
             self.stop()
-        request = orjson.dumps({**self._request, "answer_fd": write_fd})
+        request = orjson.dumps({**self._request, "answer_fd": write_fd, "parent_pid": os.getpid()})
         return await self._exchange(request, read_fd)
 
     async def _exchange(self, request: bytes, read_fd: int) -> Any:

@@ -83,25 +83,26 @@ class Publisher:
         try:
             self._celery().send_task(WAKE_TASK, args=(run_id,), queue=queue, ignore_result=True)
         except (OperationalError, OSError) as error:
-            why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise BrokerUnreachable(
-                f"Run {run_id} is stored, but the broker at {self._shown_url} cannot be reached to announce it ({why}); "
+                f"Run {run_id} is stored, but the broker at {self._shown_url} cannot be reached to announce it "
+                f"({_first_line(error)}); "
                 "start the broker, then enqueue again with the same key, or wait for a worker's sweeper to find it."
             ) from error
 
     def queue_length(self, queue: str = RUNS_QUEUE) -> int:
         """Messages that wait in a queue; 0 when the queue does not exist yet. Raises BrokerUnreachable."""
-        from kombu.exceptions import OperationalError
-
-        try:
-            with self._celery().connection_for_read() as connection, connection.channel() as channel:
-                return int(channel.queue_declare(queue=queue, passive=True).message_count)
-        except (OperationalError, OSError) as error:
-            raise BrokerUnreachable(f"The broker at {self._shown_url} cannot be reached ({error}).") from error
-        except Exception as error:
-            if type(error).__name__ in ("ChannelError", "NotFound"):
+        app = self._celery()
+        with app.connection_for_read() as connection:
+            try:
+                with connection.channel() as channel:
+                    return int(channel.queue_declare(queue=queue, passive=True).message_count)
+            except connection.channel_errors:
                 return 0
-            raise
+            except (*connection.connection_errors, OSError) as error:
+                raise BrokerUnreachable(
+                    f"The broker at {self._shown_url} cannot be reached ({_first_line(error)}); start it, or correct "
+                    "MAKEGOOD_BROKER_URL."
+                ) from error
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -117,3 +118,7 @@ class Publisher:
                 app.conf.update(celery_config(self._broker_url))
                 self._app = app
             return self._app
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

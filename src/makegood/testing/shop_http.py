@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShopRequest:
-    """One request as it arrived. `key`, `run_id` and `deadline_ms` are headers, "" when absent; `at_s` is monotonic."""
+    """One request as it arrived: `key`, `run_id` and `deadline_ms` are headers, "" when absent; `headers` has all of
+    them, by their names in small letters; `at_s` is monotonic."""
 
     method: str
     path: str
@@ -25,6 +27,7 @@ class ShopRequest:
     key: str
     run_id: str
     deadline_ms: str
+    headers: Mapping[str, str]
     at_s: float
 
 
@@ -83,6 +86,7 @@ class Handler(BaseHTTPRequestHandler):
             key=self.headers.get("idempotency-key") or "",
             run_id=self.headers.get("x-run-id") or "",
             deadline_ms=self.headers.get("x-deadline-ms") or "",
+            headers={name.lower(): value for name, value in self.headers.items()},
             at_s=time.monotonic(),
         )
 

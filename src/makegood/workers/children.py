@@ -10,6 +10,13 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from makegood.tasks.child import die_with_parent
+
+
+BURY_S = 1.0
+"""What a dead process left behind is killed within milliseconds; one that hangs in the kernel is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +57,54 @@ class Child:
                 os.kill(self.pid, number)
 
     def kill_group(self) -> None:
-        """Kill the process and everything it started."""
+        """Kill the process and everything it started (tools with `isolation="process"` have groups of their own)."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+        for pid in session_members(self.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def bury(self) -> bool:
+        """After its end: kill what it left behind and wait until that is gone; False when it is not gone yet."""
+        until_s = time.monotonic() + BURY_S
+        while True:
+            self.kill_group()
+            if not session_members(self.pid):
+                return True
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(0.005)
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of a session that have not ended. Only Linux tells; elsewhere the process group is all there is."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir("/proc"):
+            if name.isdigit() and _session_of(name) == session:
+                found.append(int(name))
+    return found
+
+
+def _session_of(pid: str) -> int:
+    """The session of a process; 0 when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    state, _, _, session = stat.rpartition(")")[2].split()[:4]
+    return 0 if state in "ZX" else int(session)
 
 
 def start_child(slot: Slot, env: Mapping[str, str], inherited_fds: Sequence[int]) -> Child:
     """Fork a process for a slot. `inherited_fds` belong to the supervisor and are closed in the child."""
-    boot_id = secrets.token_hex(4)
+    boot_id, parent = secrets.token_hex(4), os.getpid()
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
         os._exit(_child_main(slot, env, [*inherited_fds, read_fd], write_fd, boot_id))
     os.close(write_fd)
     os.set_blocking(read_fd, False)

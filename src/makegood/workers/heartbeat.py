@@ -12,11 +12,12 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from makegood.errors import MakegoodError
 from makegood.store.connect import open_sync
-from makegood.store.keys import prefix_of
+from makegood.store.keys import all_prefixes, prefix_of
 from makegood.store.ops.leases import Beat, renew_lease
 from makegood.store.sync_store import SyncStore
 
@@ -26,13 +27,24 @@ BEATS_PER_LEASE = 3
 PULSES_PER_LEASE = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one good round found: what was held when it began (run id → fence), what the store said, and until when
+    the process may act once it has taken note of that."""
+
+    held: Mapping[str, str]
+    beats: list[Beat]
+    valid_until_s: float
+
+
 class Heartbeat:
     """Renews the leases of a process.
 
     Args:
-        held: the runs that the process holds now; read from this thread.
+        held: the runs that the process holds now, with their fences; read from this thread.
         loop_answered_s: monotonic time at which the loop last answered.
-        on_beat: told after each good round what the store said (on this thread).
+        on_beat: told after each good round (on this thread); whoever acts for the runs takes note of what was lost
+            and then sets `valid_until_s`, so that nothing lost is seen under a valid lease.
         pulse: called for the supervisor to see that the process lives, whether or not the store answers.
     """
 
@@ -43,9 +55,9 @@ class Heartbeat:
         lease_s: float,
         loop_stall_s: float,
         *,
-        held: Callable[[], Iterable[str]],
+        held: Callable[[], Mapping[str, str]],
         loop_answered_s: Callable[[], float],
-        on_beat: Callable[[list[Beat]], None],
+        on_beat: Callable[[Round], None],
         pulse: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = SyncStore(url, client=open_sync(url, retries=0, reply_s=max(0.5, lease_s / 2)))
@@ -54,7 +66,6 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="makegood-heartbeat", daemon=True)
         self._pulse_thread = threading.Thread(target=self._show_life, name="makegood-pulse", daemon=True)
-        self._covered: set[str] = set()
         self.valid_until_s = time.monotonic() + lease_s
 
     def start(self) -> None:
@@ -73,20 +84,15 @@ class Heartbeat:
         return time.monotonic() < self.valid_until_s
 
     def once(self) -> None:
-        """One round over the shards in which the process holds runs, or held some a round ago."""
+        """One round over all shards: a claim whose reply was lost may be in any (where nothing is held, nothing is written)."""
         began_s = time.monotonic()
+        held = dict(self._held())
         by_shard: dict[str, list[str]] = defaultdict(list)
-        for run_id in self._held():
+        for run_id in held:
             by_shard[prefix_of(run_id)].append(run_id)
-        prefixes = sorted(set(by_shard) | self._covered)
-        ops = [
-            renew_lease(prefix, self._worker, round(self._lease_s * 1000), by_shard.get(prefix, []))
-            for prefix in prefixes
-        ]
-        beats = self._store.do_all(ops)
-        self._covered = set(by_shard)
-        self.valid_until_s = began_s + self._lease_s
-        self._on_beat(beats)
+        lease_ms = round(self._lease_s * 1000)
+        ops = [renew_lease(prefix, self._worker, lease_ms, by_shard.get(prefix, [])) for prefix in all_prefixes()]
+        self._on_beat(Round(held, self._store.do_all(ops), began_s + self._lease_s))
 
     def _show_life(self) -> None:
         while not self._stop.wait(self._lease_s / PULSES_PER_LEASE):

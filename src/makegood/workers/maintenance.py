@@ -46,7 +46,7 @@ class Maintenance:
             ("breakers", SWEEP_S, env.breakers.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
             ("parked", SWEEP_S, lambda: parked.run_once(env.store, env.publish)),
-            ("time", SWEEP_S, self._end_by_time),
+            ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
             ("republish", REPUBLISH_S, self._republish),
             ("hearing", REPUBLISH_S, self._listen),
             ("liveness", SWEEP_S, self._touch),
@@ -98,8 +98,9 @@ class Maintenance:
         runtime, store = self._runtime, self._runtime.env.store
         server, now_ms = await store.do_all([read_server(), server_time()])
         identity = (server.run_id, server.replication_id)
-        self._watch = look(self._watch, identity, now_ms, time.monotonic())
-        if trusted(self._watch, runtime.settings.lease_s, time.monotonic()):
+        lease_s = runtime.settings.lease_s
+        self._watch = look(self._watch, identity, now_ms, time.monotonic(), lease_s)
+        if trusted(self._watch, lease_s, time.monotonic()):
             await leases.run_once(store, runtime.env.publish)
             await expired.run_once(store)
 

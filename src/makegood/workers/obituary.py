@@ -6,12 +6,13 @@ import contextlib
 from dataclasses import dataclass
 
 from makegood.errors import BrokerUnreachable, MakegoodError
-from makegood.settings import Settings, mask_url
+from makegood.settings import Settings
 from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.leases import count_suspects, lose_worker
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.wakeup import QUARANTINE_QUEUE, Publisher
+from makegood.urls import mask_url
 
 REPLY_S = 2.0
 """The supervisor does not wait longer for the store; a report that failed is repeated."""

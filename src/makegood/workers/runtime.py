@@ -18,13 +18,12 @@ from typing import Any, TypeVar
 
 from makegood.errors import BrokerUnreachable, MakegoodError, StaleFence
 from makegood.monitoring import sentry
-from makegood.settings import Settings, mask_url
+from makegood.settings import Settings
 from makegood.spawn import spawn
 from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog, runs
 from makegood.store.ops.breakers import server_time
-from makegood.store.ops.leases import Beat
 from makegood.store.ops.reads import read_record
 from makegood.store.scripts import Op
 from makegood.store.states import State
@@ -38,7 +37,8 @@ from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool
 from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
-from makegood.workers.heartbeat import Heartbeat
+from makegood.urls import mask_url
+from makegood.workers.heartbeat import Heartbeat, Round
 from makegood.workers.maintenance import Maintenance
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Runtime:
             self.worker,
             self.settings.lease_s,
             self.settings.loop_stall_s,
-            held=lambda: list(self.attempts),
+            held=lambda: {run_id: attempt.claim.fence for run_id, attempt in list(self.attempts.items())},
             loop_answered_s=lambda: self.answered_s,
             on_beat=lambda beats: self._from_thread(lambda: self._heard(beats)),
             pulse=self._pulse,
@@ -182,15 +182,17 @@ class Runtime:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(work)
 
-    def _heard(self, beats: list[Beat]) -> None:
+    def _heard(self, round_: Round) -> None:
         """Stop work that is someone else's; take up runs whose claim this process never heard of."""
         found: set[str] = set()
-        for beat in beats:
+        for beat in round_.beats:
             for run_id in beat.lost:
-                if run_id in self.attempts:
+                attempt = self.attempts.get(run_id)
+                if attempt is not None and attempt.claim.fence == round_.held[run_id] and not attempt.cancel.asked:
                     log.warning("run %s is executed by another worker; this one stops its own work on it", run_id)
-                    self.attempts[run_id].cancel.ask("disposed")
+                    attempt.cancel.ask("disposed")
             found.update(run_id for run_id in beat.found if run_id not in self.attempts)
+        self.heartbeat.valid_until_s = round_.valid_until_s  # only now: work that is lost must not see a valid lease
         if self._claiming == 0:
             for run_id in found & self._found:
                 self._running.add(spawn(self._adopt(run_id), name=f"adopt-{run_id}"))
@@ -202,7 +204,11 @@ class Runtime:
         if run_id in self.attempts or fields.get("worker") != self.worker.encode():
             return
         log.warning("run %s was claimed by this process, which never heard of it; it is executed now", run_id)
-        attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
+        self._claiming += 1
+        try:
+            attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
+        finally:
+            self._claiming -= 1
         if attempt is not None:
             await self._execute(attempt)
 
@@ -243,14 +249,18 @@ class Runtime:
         return attempt
 
     async def _execute(self, attempt: Attempt) -> None:
-        run_id = attempt.run_id
-        task = spawn(execute(attempt), name=f"run-{run_id}")
+        task = spawn(execute(attempt), name=f"run-{attempt.run_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda _: self.attempts.pop(run_id, None))
+        task.add_done_callback(lambda _: self._forget(attempt))
         hangs = spawn(attempt.on_stopping.wait(), name="stopping")
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         hangs.cancel()
+
+    def _forget(self, attempt: Attempt) -> None:
+        """An attempt is over; by now this process may have claimed the run again."""
+        if self.attempts.get(attempt.run_id) is attempt:
+            del self.attempts[attempt.run_id]
 
     async def _give_up(self, claim: runs.Claim, error: Exception) -> None:
         """A record that cannot be opened ends as failed, not the worker."""

@@ -120,8 +120,7 @@ class Supervisor:
         self._selector.register(child.pulse_fd, selectors.EVENT_READ, child)
 
     def _reap(self) -> None:
-        for child in [each for each in self._children if each.poll() is not None]:
-            child.kill_group()
+        for child in [each for each in self._children if each.poll() is not None and each.bury()]:
             self._children.remove(child)
             self._forget_pipe(child)
             code = child.code or 0

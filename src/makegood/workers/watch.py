@@ -18,11 +18,14 @@ class Watch:
     seen_s: float = 0.0
 
 
-def look(watch: Watch, identity: tuple[str, str], server_ms: int, now_s: float) -> Watch:
-    """The watch after one look at the server: identity (run id, replication id), its clock, our monotonic clock."""
+def look(watch: Watch, identity: tuple[str, str], server_ms: int, now_s: float, lease_s: float) -> Watch:
+    """The watch after one look at the server: identity (run id, replication id), its clock, our monotonic clock.
+
+    While it did not answer for half a lease it was not watched: nobody could renew a lease then.
+    """
     passed_ms = (now_s - watch.seen_s) * 1000
     steady = abs((server_ms - watch.server_ms) - passed_ms) <= DRIFT_MS
-    if identity != watch.identity or not steady:
+    if identity != watch.identity or not steady or now_s - watch.seen_s > lease_s / 2:
         return Watch(identity, now_s, server_ms, now_s)
     return replace(watch, server_ms=server_ms, seen_s=now_s)
 

@@ -38,7 +38,10 @@ def new_op() -> str:
 
 def counted(rows: Sequence[Sequence[Arg]]) -> list[Arg]:
     """A list argument: its length, then the items flattened."""
-    return [len(rows), *(item for row in rows for item in row)]
+    flat: list[Arg] = [len(rows)]
+    for row in rows:
+        flat += row
+    return flat
 
 
 def events(items: Sequence[NewEvent]) -> list[Arg]:

@@ -24,6 +24,8 @@ from makegood.tasks.rules.model_retry import decide_model_retry
 HELD_WAIT_S = 30.0
 """How long a run is parked at a breaker that an operator holds open, before it looks again."""
 
+LEASE_POLL_S = 0.05
+
 INFRASTRUCTURE = frozenset(
     {"SERVER", "TIMEOUT_CONNECT", "TIMEOUT_FIRST_TOKEN", "TIMEOUT_IDLE", "TIMEOUT_CALL", "TRANSPORT", "EMPTY_RESPONSE"}
 )
@@ -73,6 +75,8 @@ async def ask(
     asking.retries = attempt.sends
     while True:
         attempt.check(deadline, "model request")
+        while not attempt.env.may_act():  # frozen or cut off: a run that was lost hears of it before it asks anything
+            await attempt.sleep(LEASE_POLL_S, deadline, "the lease")
         owner = await _admitted(asking)
         began_s = time.monotonic()
         outcome = await _send(asking, owner, messages, tools)
