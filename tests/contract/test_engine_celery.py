@@ -5,99 +5,21 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from makegood import Client, KeyConflict, UnknownAgent
+from makegood import KeyConflict, UnknownAgent
 from makegood.store.keys import new_run_id, prefix_of, run_key
-from makegood.store.ops.catalog import read_aside
 from makegood.tasks.wakeup import RUNS_QUEUE
-from makegood.testing import Behaviour, Provider, Reply, RequestRecord, Signal, Stall, Status
+from makegood.testing import Behaviour, Reply, RequestRecord, Signal, Stall, Status
 from makegood.urls import broker_url_for
-from makegood.workers.embedded import EmbeddedServer
-from support.engine import LONG_S, assert_balanced, calls, events_of, eventually
-
-TESTS = Path(__file__).parents[1]
-START_S = 90.0
-"""A process imports LiteLLM, 6 to 8 s of CPU, while others do the same."""
-
-
-def answer(request: RequestRecord) -> Behaviour:
-    """The input is a list of words, one per step: `act:3`, `look:1`, `hang:1`, `wait:name`, `429:100`; then it answers."""
-    steps = sum(1 for message in request.messages if message["role"] == "assistant")
-    words = next(m["content"] for m in request.messages if m["role"] == "user").split()
-    asked = [word for word in words if ":" in word]
-    if steps >= len(asked):
-        return Reply("done: " + " ".join(request.results.values()))
-    name, _, value = asked[steps].partition(":")
-    if name == "429":
-        return Status(429, headers={"retry-after": value})
-    return calls((name, {"n": int(value)}))
-
-
-@dataclass
-class Site:
-    """A store, a model and a shop that worker processes use, and those processes."""
-
-    server: EmbeddedServer
-    client: Client
-    model: Provider
-    shop: Provider
-    gates: dict[str, Signal] = field(default_factory=dict)
-    script: Callable[[RequestRecord], Behaviour] = answer
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def start(self, *, concurrency: int = 40, **settings: Any) -> subprocess.Popen[bytes]:
-        """Start a worker process; returns once it consumes."""
-        process, ready = self.launch(concurrency=concurrency, **settings)
-        assert os.read(ready, 1), "the process ended before it was ready"
-        return process
-
-    def launch(self, *, concurrency: int = 40, **settings: Any) -> tuple[subprocess.Popen[bytes], int]:
-        """Start a worker process; the file descriptor says when it consumes."""
-        read_fd, write_fd = os.pipe()
-        env = {key: value for key, value in os.environ.items() if not key.startswith("MAKEGOOD_")}
-        env |= {"PYTHONPATH": str(TESTS), "TEST_MODEL_URL": self.model.url, "TEST_SHOP_URL": self.shop.url}
-        env |= {"MAKEGOOD_REDIS_URL": self.server.url, "MAKEGOOD_AGENTS": "support.celery_agents"}
-        env |= {
-            "MAKEGOOD_LOOP_LAG_MS": "60000",
-            **{f"MAKEGOOD_{k.upper()}": str(v) for k, v in settings.items()},
-        }
-        command = [sys.executable, "-m", "makegood.workers.process", "--queue", RUNS_QUEUE]
-        command += ["--concurrency", str(concurrency), "--ready-fd", str(write_fd)]
-        process = subprocess.Popen(command, env=env, pass_fds=(write_fd,), stdin=subprocess.DEVNULL)
-        os.close(write_fd)
-        self.processes.append(process)
-        return process, read_fd
-
-    def gate(self, path: str) -> Signal:
-        """From now on the shop answers this path only once the signal is set."""
-        return self.gates.setdefault(path, Signal())
-
-    def serve(self, request: RequestRecord) -> Behaviour:
-        """The shop."""
-        gate = self.gates.get(request.path)
-        if gate is None or gate.is_set():
-            return Status(200, {"did": request.path})
-        return Stall(release=gate, reply=Reply())
-
-    @property
-    def waiting(self) -> int:
-        """Messages in the queue, and those a worker has taken and not acknowledged."""
-        redis = self.client.store.redis
-        return int(redis.llen(RUNS_QUEUE)) + int(redis.hlen("unacked"))
-
-    def aside(self) -> list[dict[str, str]]:
-        """Messages set aside, newest first."""
-        found: list[dict[str, str]] = self.client.store.do(read_aside(100))
-        return found
+from support.celery_site import Site, answer, site_factory
+from support.engine import LONG_S, calls, events_of, eventually
 
 
 @pytest.fixture
@@ -122,32 +44,10 @@ def site(shared_site: Site) -> Site:
     return shared_site
 
 
-class site_factory:
-    """Context manager of a factory; ends what it made."""
-
-    def __enter__(self) -> Callable[[], Site]:
-        self.sites: list[Site] = []
-        return self.make
-
-    def make(self) -> Site:
-        """A site without a worker."""
-        server = EmbeddedServer(ephemeral=True).start()
-        model, shop = Provider(site.script), Provider(site.serve)
-        site = Site(server, Client(server.url), model.start(), shop.start())
-        self.sites.append(site)
-        return site
-
-    def __exit__(self, *exc: object) -> None:
-        for site in self.sites:
-            for process in site.processes:
-                process.kill()
-                process.wait(LONG_S)
-            site.client.close()
-            for provider in (site.model, site.shop):
-                provider.stop()
-            site.server.stop()
-            for request in site.model.requests:
-                assert_balanced(request.messages)
+def stopping(run: Any) -> Any:
+    """The run's info once it is stopping."""
+    info = run.info()
+    return info if info["state"] == "stopping" else None
 
 
 def foreign_app(site: Site) -> Celery:
@@ -302,7 +202,7 @@ def test_a_running_run_is_cancelled_and_its_request_closed(site: Site) -> None:
 @pytest.mark.contract("C2")
 def test_a_parked_run_goes_on_when_it_is_due(site: Site) -> None:
     """Retry-After of 100 s; back-dated, the sweeper finds it and another wake-up continues it."""
-    waits = iter([Status(429, headers={"retry-after": "100"}), Reply("after the wait")])
+    waits: Iterator[Behaviour] = iter([Status(429, headers={"retry-after": "100"}), Reply("after the wait")])
     site.script = lambda request: next(waits)
     try:
         run = site.client.enqueue("support", "parked")
@@ -369,8 +269,7 @@ def test_two_hundred_runs_in_flight_go_on_while_as_many_sync_tools_hang_as_there
     assert site.model.arrived(200).wait(2 * LONG_S)
     hung = [site.client.enqueue("support", f"hang:{n}") for n in range(threads)]
     for run in hung:
-        eventually(lambda run=run: run.status() == "stopping", "the run is stopping")
-        info = run.info()
+        info = eventually(partial(stopping, run), "the run is stopping")
         (row,) = run.journal()
         assert info["activity"]["call"] == "hang"
         assert info["activity"]["call_key"] == row["call_key"]

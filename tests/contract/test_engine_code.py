@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from makegood.testing import Provider, Reply, Stall, Status
 from support.engine import LONG_S, MODEL, MakeProvider, Workers, events_of, eventually, limits
 
 
-def declared(provider: Provider, *tools: Any, name: str = "code", **options: Any) -> Any:
+def declared(provider: Provider, *tools: Any, name: str = "code", **options: Any) -> Callable[[Any], Agent]:
     """The `@agent` decorator for that provider."""
     fast = RetryPolicy(retries=2, backoff=0.01, max_backoff=0.05)
     options = {"on_failure": "keep", "retry": fast, "tool_retry": fast, "timeouts": limits(), **options}

@@ -278,3 +278,57 @@ def test_a_run_that_waited_longer_than_it_may_ends_as_expired_and_is_never_execu
     assert result.attempts == 0
     assert [r.messages[-1]["content"] for r in provider.requests] == ["in time"]
     assert worker.counters()["runs_finished_total|a|expired"] == 1
+
+
+@pytest.mark.contract("F9", "D9")
+def test_a_worker_whose_fence_is_old_starts_no_effect_and_writes_nothing(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """While the model thinks, another claim takes the run: the decision is refused before any body begins."""
+    ids: list[str] = []
+    entered: list[int] = []
+    redis = worker.client.store.redis
+
+    @tool(effect="write", identity=ALL)
+    async def act(ctx: Any) -> None:
+        entered.append(1)
+
+    ready = threading.Event()
+
+    def answer(request: RequestRecord) -> Behaviour:
+        ready.wait(LONG_S)
+        redis.hset(run_key(ids[0]), "fence", "99:elsewhere")
+        return calls(("act", {}))
+
+    agent = make_agent(model(answer), act)
+    runtime = worker.start(agent)
+    run = worker.enqueue(agent)
+    ids.append(run.id)
+    ready.set()
+    eventually(lambda: run.id in runtime.attempts or run.info()["step"] == 0, "the run is known")
+    eventually(
+        lambda: not runtime.attempts and redis.hget(run_key(run.id), "fence") == b"99:elsewhere", "it let go"
+    )
+    assert not entered
+    assert run.journal() == []
+    assert run.status() == "running"
+    assert run.info()["steps"] == 0
+
+
+@pytest.mark.contract("F9", "D9")
+def test_the_outcome_of_an_old_fence_is_refused(worker: Workers, model: MakeProvider) -> None:
+    """The run is taken while the body runs: its late outcome and the end it would write change nothing."""
+    redis = worker.client.store.redis
+
+    @tool(effect="write", identity=ALL)
+    async def act(ctx: Any) -> str:
+        redis.hset(run_key(ctx.run_id), "fence", "99:elsewhere")
+        return "mine"
+
+    agent = make_agent(model([calls(("act", {})), Reply("done")]), act)
+    runtime = worker.start(agent)
+    run = worker.enqueue(agent)
+    eventually(lambda: redis.hget(run_key(run.id), "fence") == b"99:elsewhere", "the run is taken")
+    eventually(lambda: not runtime.attempts, "the worker lets go")
+    assert run.status() == "running"
+    assert run.journal()[0]["status"] == "started"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from makegood import ALL, RetryPolicy, tool
 from makegood.testing import Behaviour, Reply, RequestRecord
+from makegood.workers.runtime import Runtime
 from support.engine import LONG_S, MakeProvider, Workers, calls, eventually, limits, make_agent
 
 THREADS = 4
@@ -45,6 +47,17 @@ class Hanging:
         return calls(("slow", {"order": int(number)}) if word == "hang" else (word, {"n": int(number)}))
 
 
+def stopping(run: Any) -> Any:
+    """The run's info once it is stopping."""
+    info = run.info()
+    return info if info["state"] == "stopping" else None
+
+
+def claims(runtime: Runtime) -> bool:
+    """Whether the worker claims further runs."""
+    return not runtime.takes_nothing
+
+
 @pytest.fixture
 def hanging() -> Any:
     """Hanging tools, all let go at the end."""
@@ -62,14 +75,14 @@ def test_a_hung_thread_is_replaced_and_the_worker_stops_claiming_when_as_many_ha
     runtime = worker.start(agent, slots=32, sync_threads=THREADS)
     hung = [worker.enqueue(agent, f"hang {n}") for n in range(THREADS - 1)]
     for run in hung:
-        eventually(lambda run=run: run.status() == "stopping", "the run is stopping")
-    assert not runtime.takes_nothing
+        eventually(partial(stopping, run), "the run is stopping")
+    assert claims(runtime)
     assert not worker.recycled.is_set()
     quick = [worker.enqueue(agent, f"quick {n}") for n in range(8)]
     assert [run.wait(LONG_S).output for run in quick] == [f"quick {n}" for n in range(8)]
     hung.append(worker.enqueue(agent, "hang 99"))
     assert worker.recycled.wait(LONG_S)
-    assert runtime.takes_nothing
+    assert not claims(runtime)
     late = worker.enqueue(agent, "quick 1")
     runtime.perform(late.id)
     assert late.status() == "queued"
@@ -78,9 +91,7 @@ def test_a_hung_thread_is_replaced_and_the_worker_stops_claiming_when_as_many_ha
         assert row["tool"] == "slow"
         assert row["status"] == "started"
         assert row["args"]["order"] in (0, 1, 2, 99)
-        info = eventually(
-            lambda run=run: (i := run.info())["state"] == "stopping" and i, "the run is stopping"
-        )
+        info = eventually(partial(stopping, run), "the run is stopping")
         assert info["activity"]["call_key"] == row["call_key"]
         assert info["activity"]["for_s"] > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import pty
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from makegood import AsyncClient, Client, InvalidInput
+from makegood.store.keys import prefix_of
 from makegood.store.ops import breakers, catalog
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.agent import Agent
@@ -115,6 +118,50 @@ def test_following_ends_with_the_run_and_is_one_object_per_line(
         inside("runs", "cancel", run_id, env=env)
         assert json.loads(follower.stdout.readline())["type"] == "run.ended"
         assert follower.wait(60) == 0
+
+
+@pytest.mark.contract("F2")
+def test_who_cancelled_and_why_stands_in_the_audit_log_alone(env: dict[str, str], store: SyncStore) -> None:
+    """--actor and --reason; without them the user of the operating system, and no reason."""
+    for run_id, options, actor, reason in (
+        (enqueued(env, "one"), ("--actor", "ada", "--reason", "wrong customer"), "ada", "wrong customer"),
+        (enqueued(env, "two"), (), getpass.getuser(), ""),
+    ):
+        assert inside("runs", "cancel", run_id, *options, env=env).code == 0
+        assert audited(store, run_id) == [("cancel", actor, reason)]
+        log = (
+            inside("runs", "events", run_id, "--json", env=env).out
+            + inside("runs", "show", run_id, "--json", env=env).out
+        )
+        assert "wrong customer" not in log
+    assert inside("runs", "cancel", run_id, "--actor", "x" * 201, env=env).code == 2
+
+
+async def test_the_clients_say_who_cancels_too(env: dict[str, str], store: SyncStore, store_url: str) -> None:
+    """Blocking and asyncio client; unless told they are "client"; what cannot be recorded cancels nothing."""
+    one, two, three = (enqueued(env, text) for text in ("one", "two", "three"))
+    with Client(store_url) as client:
+        assert client.get(one).cancel(actor="console:ada", reason="on the phone") == "cancelled"
+        assert client.get(two).cancel() == "cancelled"
+        for wrong in ({"actor": ""}, {"actor": None}, {"reason": "x" * 2001}, {"reason": 5}):
+            with pytest.raises(InvalidInput):
+                client.get(three).cancel(**wrong)  # type: ignore[arg-type]
+        assert client.get(three).status() == "queued"
+    async with AsyncClient(store_url) as client_:
+        assert await (await client_.get(three)).cancel(actor="bob", reason="late") == "cancelled"
+    found = [audited(store, run_id) for run_id in (one, two, three)]
+    assert found == [
+        [("cancel", "console:ada", "on the phone")],
+        [("cancel", "client", "")],
+        [("cancel", "bob", "late")],
+    ]
+
+
+def audited(store: SyncStore, run_id: str) -> list[tuple[str, str, str]]:
+    """Action, actor and reason of a run's entries in its shard's audit log."""
+    entries: list[tuple[bytes, dict[bytes, bytes]]] = store.redis.xrange(f"{prefix_of(run_id)}audit")  # type: ignore[assignment]
+    found = [fields for _, fields in entries if fields[b"run_id"].decode() == run_id]
+    return [(f[b"action"].decode(), f[b"actor"].decode(), f[b"reason"].decode()) for f in found]
 
 
 def test_agents_are_listed_and_shown_as_declared(env: dict[str, str], store: SyncStore) -> None:
@@ -242,9 +289,10 @@ def test_what_the_server_forbids_is_4(valkey: EmbeddedServer, store: SyncStore) 
     try:
         url = valkey.url.replace("unix://", "unix://reader@") + "?password=pw"
         assert inside("runs", "list", "--url", url, env=environment()).code == 0
-        ran = makegood("enqueue", "support", "hello", "--url", url)
-        assert ran.code == 4
-        assert "pw" not in ran.sentence
+        for command in (("enqueue", "support", "hello"), ("breakers", "list"), ("breakers", "close", "x")):
+            ran = makegood(*command, "--url", url)
+            assert (ran.code, "does not allow" in ran.sentence) == (4, True)
+            assert "pw" not in ran.sentence
     finally:
         store.redis.execute_command("ACL", "DELUSER", "reader")
 

@@ -39,12 +39,12 @@ def scene(played: dict[str, Any], title: str) -> dict[str, Any]:
 
 
 def test_every_claim_holds(played: dict[str, Any]) -> None:
-    """Exit code 0, four scenes, no claim that does not hold; settings and proxies of the user change nothing."""
+    """Exit code 0, five scenes, no claim that does not hold; settings and proxies of the user change nothing."""
     claims = [claim for each in played["scenes"] for claim in each["claims"]]
     assert [claim["text"] for claim in claims if not claim["holds"]] == []
     assert (played["code"], played["ok"], played["err"]) == (0, True, "")
-    assert len(played["scenes"]) == 4
-    assert len(claims) >= 12
+    assert len(played["scenes"]) == 5
+    assert len(claims) >= 18
 
 
 @pytest.mark.contract("D6")
@@ -54,6 +54,19 @@ def test_a_lost_answer_does_not_double_its_effect(played: dict[str, Any]) -> Non
     assert len(lost["tickets"]) == 1
     assert len(lost["idempotency_keys"]) == 2
     assert len(set(lost["idempotency_keys"])) == 1
+
+
+@pytest.mark.contract("D7")
+def test_a_killed_worker_is_continued_and_doubles_nothing(played: dict[str, Any]) -> None:
+    """One crash, one attempt, two processes, one key, one order; continued within a second (bound: ten)."""
+    killed = scene(played, "A worker is killed")
+    (run,) = killed["runs"]
+    assert (run["state"], run["attempts"], run["crashes"], run["steps"]) == ("succeeded", 1, 1, 3)
+    assert len(set(killed["workers"])) == len(killed["workers"]) == 2
+    assert len(killed["orders"]) == len(set(killed["idempotency_keys"])) == 1
+    assert len(killed["idempotency_keys"]) == 2
+    assert killed["model_requests"] == 3
+    assert 0 <= killed["continued_after_s"] <= killed["repeated_after_s"] + 0.01 < 10
 
 
 @pytest.mark.contract("C9")
@@ -75,8 +88,8 @@ def test_a_retry_that_does_not_fit_is_skipped(played: dict[str, Any]) -> None:
 def test_the_numbers_add_up(played: dict[str, Any]) -> None:
     """What the store counts is what the shop and the model saw."""
     numbers = played["numbers"]
-    assert numbers["runs"] == {"succeeded": 3, "failed": 3}
-    assert numbers["effects"]["committed"] == numbers["tickets"] + numbers["orders"] == 2
+    assert numbers["runs"] == {"succeeded": 4, "failed": 3}
+    assert numbers["effects"]["committed"] == numbers["tickets"] + numbers["orders"] == 3
     assert numbers["seconds"] < 300
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import redis
 
-from makegood.errors import MakegoodError, StoreUnreachable
+from makegood.errors import MakegoodError, NotAllowed, StoreUnreachable
 from makegood.store import keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.connect import open_sync
-from makegood.store.ops import catalog, reads, runs
+from makegood.store.ops import breakers, catalog, reads, runs
 from makegood.store.ops.blobs import spill
 from makegood.store.scripts import Op
 from makegood.store.states import State
@@ -101,6 +101,33 @@ def test_a_wrong_command_is_refused_with_a_sentence(real: World) -> None:
     with pytest.raises(MakegoodError, match=r"refused the operation: .*wrong number of arguments"):
         real.door.do_all([wrong, runs.cancel_run(run_id=run_id, cause="user", actor="a", reason="")])
     assert real.state(run_id) == State.CANCELLED
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    "lacks",
+    [("-eval", "-evalsha", "-script"), ("-time", "-xadd"), ("-hset",)],
+    ids=["scripts", "a command", "a command within a script"],
+)
+def test_what_a_user_may_not_do_is_said_as_such(kind: str, lacks: tuple[str, ...], store_url: str) -> None:
+    """Through both doors, for one operation and in a pipeline; other users are not concerned."""
+    world = real_world("sync", store_url)
+    world.raw.execute_command("ACL", "SETUSER", "less", "on", ">s3cret", "~*", "+@all", *lacks)
+    door = open_door(kind, store_url.replace("unix://", "unix://less@") + "?password=s3cret")
+    held = world.running()
+    cancel = runs.cancel_run(run_id=held.run_id, cause="user", actor="a", reason="")
+    try:
+        for ops in ([cancel], [breakers.server_time(), cancel]):
+            with pytest.raises(
+                NotAllowed, match=r"does not allow the operation to this user \(.*permission"
+            ) as error:
+                door.do_all(ops)
+            assert "s3cret" not in str(error.value)
+    finally:
+        door.close()
+        world.raw.execute_command("ACL", "DELUSER", "less")
+        world.door.close()
+        world.raw.close()
 
 
 # --- the server is not there, or full -------------------------------------------------------------------------------

@@ -278,7 +278,8 @@ class Workers:
         """All counters of the store, summed over the shards."""
         total: Counter[str] = Counter()
         for prefix in all_prefixes():
-            total.update(self.client.store.do(read_counters(prefix)))
+            counted: dict[str, int] = self.client.store.do(read_counters(prefix))
+            total.update(counted)
         return total
 
 

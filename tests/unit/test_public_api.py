@@ -128,6 +128,19 @@ def test_the_client_loads_no_worker_and_no_model_library() -> None:
     assert not [name for name in ("litellm", "celery.worker", "openai", "makegood.workers") if name in loaded]
 
 
+def test_importing_the_client_loads_no_server_library() -> None:
+    """It comes with the first client; pydantic only when the environment says where the store is."""
+    heavy = "('redis', 'hiredis', 'pydantic', 'celery', 'jsonschema')"
+    code = (
+        "import sys, json\n"
+        "from makegood.tasks.client import Client, AsyncClient\n"
+        f"first = [name for name in {heavy} if name in sys.modules]\n"
+        "Client('redis://127.0.0.1:9/0').close()\n"
+        f"print(json.dumps({{'first': first, 'then': [name for name in {heavy} if name in sys.modules]}}))"
+    )
+    assert in_new_process(code) == {"first": [], "then": ["redis", "hiredis"]}
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_refuses_its_bare_name(room: str, tmp_path: Path) -> None:
     """Reached through the link at the repository root, it says what to write; with the package installed or not."""
@@ -193,5 +206,6 @@ def test_errors_are_also_what_python_calls_them() -> None:
     assert issubclass(errors.DeclarationError, ValueError)
     assert issubclass(errors.WaitTimeout, TimeoutError)
     assert issubclass(errors.StoreUnreachable, ConnectionError)
+    assert issubclass(errors.NotAllowed, PermissionError)
     assert issubclass(errors.PayloadTooLarge, errors.InvalidInput)
     assert not issubclass(errors.NotBuilt, errors.DeclarationError)

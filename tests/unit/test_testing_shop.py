@@ -65,6 +65,13 @@ def test_a_failure_has_no_effect_until_it_is_healed(shop: Shop, client: httpx.Cl
     assert post(client, **LAMP).status_code == 201
 
 
+def test_a_request_is_remembered_with_its_headers(shop: Shop, client: httpx.Client) -> None:
+    """By their names in small letters; the usual ones have fields."""
+    client.get("/stock/lamp", headers={"X-Worker-Pid": "7", "X-Run-Id": "r"})
+    (seen,) = shop.requests
+    assert (seen.headers["x-worker-pid"], seen.run_id, seen.key) == ("7", "r", "")
+
+
 def test_reads_and_mistakes_are_answered(shop: Shop, client: httpx.Client) -> None:
     """The same number for the same item; 404 for what is not there, 400 for what is not complete."""
     assert client.get("/quotes/lamp").json() == client.get("/quotes/lamp").json()

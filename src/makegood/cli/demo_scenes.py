@@ -130,9 +130,12 @@ def killed_worker(world: World) -> Scene:
     scene.claim("the run succeeded in its first attempt, after one crash", outcome == ("succeeded", 1, 1))
     journal = [row["idempotency_key"] for row in run.journal() if row["tool"] == "place_order"]
     scene.claim(
-        "the shop was asked twice, under the journal's key for the call", keys == journal * 2 and len(journal) == 1
+        "the shop was asked twice, under the journal's key for the call",
+        keys == journal * 2 and len(journal) == 1,
     )
-    scene.claim("it holds exactly one order for Grace, the one the answer names", answer_names(result, orders))
+    scene.claim(
+        "it holds exactly one order for Grace, the one the answer names", answer_names(result, orders)
+    )
     scene.claim("the model got one request per step, for no step a second", asked == result.steps == 3)
     return scene
 

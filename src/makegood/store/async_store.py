@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-import redis.asyncio as redis_async
 from redis.exceptions import RedisError
 
 from makegood.store.connect import refused, unreachable
 from makegood.store.link import Link, OnReply
-from makegood.store.scripts import Op, command, escaped
+from makegood.store.scripts import Op, command
 
 T = TypeVar("T")
 
@@ -41,10 +40,9 @@ class AsyncStore:
         *,
         patience_s: float = PATIENCE_S,
         line: Line | None = None,
-        client: redis_async.Redis | None = None,
     ) -> None:
         self.url = url
-        self._line: Line = line or (ClientLine(client) if client is not None else Link(url, patience_s))
+        self._line: Line = line or Link(url, patience_s)
 
     async def do(self, op: Op[T]) -> T:
         """Execute one operation. Raises StoreUnreachable, or what the operation's reply stands for."""
@@ -79,50 +77,3 @@ class AsyncStore:
         except Exception as error:
             result.set_exception(error)
             result.exception()  # whoever awaits it sees it; nobody else is warned about it
-
-
-class ClientLine:
-    """A line over redis-py's asyncio client."""
-
-    def __init__(self, client: redis_async.Redis) -> None:
-        self._client: Any = client
-        self._tail: asyncio.Task[Any] | None = None
-
-    def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
-        """Run the command after those before it."""
-        from makegood.spawn import spawn
-
-        before = self._tail
-        self._tail = spawn(self._run(before, escaped(parts)), name="client-line")
-
-        def done(task: asyncio.Task[Any]) -> None:
-            error = None if task.cancelled() else task.exception()
-            on_reply(ConnectionError("cancelled") if task.cancelled() else error or task.result())
-
-        self._tail.add_done_callback(done)
-
-    async def _run(self, before: asyncio.Task[Any] | None, parts: Sequence[Any]) -> Any:
-        from redis.exceptions import NoScriptError
-
-        from makegood.store.scripts import load_script, script_names
-
-        if before is not None:
-            await asyncio.wait({before})
-        try:
-            return await self._client.execute_command(*parts)
-        except NoScriptError:
-            for name in script_names():
-                await self._client.script_load(load_script(name).source)
-            return await self._client.execute_command(*parts)
-        except (ConnectionError, TimeoutError, OSError):
-            raise
-        except RedisError as error:
-            if isinstance(error, (redis_async.ConnectionError, redis_async.TimeoutError)):
-                raise ConnectionError(str(error)) from error
-            return error
-
-    async def aclose(self) -> None:
-        """Wait for the last command, close the client."""
-        if self._tail is not None:
-            await asyncio.wait({self._tail})
-        await self._client.aclose()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import redis
-import redis.asyncio as redis_async
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
@@ -25,7 +23,7 @@ REPLY_S = 15
 LOST = (RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError, OSError)
 """What redis-py raises when the server is not there or does not answer."""
 
-FORBIDDEN = ("NOPERM", "ACL failure in script")
+FORBIDDEN = ("NOPERM", "ACL failure in script", "ERR ACL failure in script")
 """How a server's answer begins when its access rules forbid a command, asked for directly or by a script."""
 
 
@@ -53,32 +51,22 @@ def refused(url: str, error: RedisError) -> MakegoodError:
     return MakegoodError(f"The state store at {mask_url(url)} refused the operation: {why}")
 
 
-def options(retries: int, reply_s: float, *, asynchronous: bool) -> dict[str, Any]:
-    """Common keyword arguments of both clients."""
-    backoff = ExponentialBackoff(cap=1.0, base=0.05)
-    kind: Any = AsyncRetry if asynchronous else Retry
+def _options(retries: int, reply_s: float) -> dict[str, Any]:
+    """Keyword arguments of the blocking client."""
     return {
         "socket_timeout": reply_s,
         "socket_connect_timeout": min(CONNECT_S, reply_s),
         "socket_keepalive": True,
         "health_check_interval": 30,
         "decode_responses": False,
-        "retry": kind(backoff, retries, supported_errors=LOST),
+        "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries, supported_errors=LOST),
     }
 
 
 def open_sync(url: str, retries: int = 3, reply_s: float = REPLY_S) -> redis.Redis:
     """A blocking client; a bad URL raises MakegoodError with a sentence."""
     try:
-        return redis.Redis.from_url(url, **_for(url, options(retries, reply_s, asynchronous=False)))
-    except ValueError as error:
-        raise bad_url(url, error) from None
-
-
-def open_async(url: str, retries: int = 3) -> redis_async.Redis:
-    """An asyncio client; a bad URL raises MakegoodError with a sentence."""
-    try:
-        return redis_async.Redis.from_url(url, **_for(url, options(retries, REPLY_S, asynchronous=True)))
+        return redis.Redis.from_url(url, **_for(url, _options(retries, reply_s)))
     except ValueError as error:
         raise bad_url(url, error) from None
 
@@ -92,7 +80,9 @@ def _for(url: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def bad_url(url: str, error: ValueError) -> MakegoodError:
     """The error for a URL that names no server."""
-    return MakegoodError(f"{mask_url(url)!r} is no URL of a Redis or Valkey server ({error}); use redis://host:6379/0.")
+    return MakegoodError(
+        f"{mask_url(url)!r} is no URL of a Redis or Valkey server ({error}); use redis://host:6379/0."
+    )
 
 
-__all__ = ["LOST", "NoScriptError", "ResponseError", "open_async", "open_sync", "refused", "unreachable"]
+__all__ = ["LOST", "NoScriptError", "ResponseError", "open_sync", "refused", "unreachable"]

@@ -53,23 +53,31 @@ class CancelView:
     `is_set()` works in any thread; `await wait()` in an async tool; `wait_sync(timeout)` in a sync one.
     """
 
+    __slots__ = ("_told", "_waiting")
+
     def __init__(self) -> None:
-        self._flag = threading.Event()
-        self._event = asyncio.Event()
+        self._told = False
+        self._waiting: list[threading.Event | asyncio.Event] = []  # made only by those who wait: most never do
 
     def is_set(self) -> bool:
         """Whether the tool should stop."""
-        return self._flag.is_set()
+        return self._told
 
     async def wait(self) -> None:
         """Return when the tool should stop."""
-        await self._event.wait()
+        event = asyncio.Event()
+        self._waiting.append(event)
+        if not self._told:
+            await event.wait()
 
     def wait_sync(self, timeout: float | None = None) -> bool:
         """Block a sync tool until it should stop or `timeout` seconds passed; True when it should stop."""
-        return self._flag.wait(timeout)
+        event = threading.Event()
+        self._waiting.append(event)  # before the look: whoever tells comes to know of it, or was earlier
+        return self._told or event.wait(timeout)
 
     def set(self) -> None:
         """Tell the tool. Only the loop's thread calls this."""
-        self._flag.set()
-        self._event.set()
+        self._told = True
+        for event in self._waiting:
+            event.set()

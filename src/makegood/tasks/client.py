@@ -93,7 +93,9 @@ def refuse_unbuilt_enqueue(session: object, stream: object, if_breaker_open: obj
 def hanging(info: dict[str, Any]) -> StillStopping:
     """The error of a cancel that did not come to rest in time; it names the call that hangs."""
     activity = info.get("activity") or {}
-    where = f" in {activity['call']} for {activity['for_s']} s" if activity.get("activity") == "hanging" else ""
+    where = (
+        f" in {activity['call']} for {activity['for_s']} s" if activity.get("activity") == "hanging" else ""
+    )
     return StillStopping(
         f"Run {info['run_id']} was told to stop but is still {info['state']}{where}; look again with "
         f"`makegood runs show {info['run_id']}`."
@@ -228,7 +230,9 @@ class Run:
             time.sleep(pause_s)
         raise AssertionError("pauses() does not end")
 
-    def events(self, from_: str = "0", follow: bool = False) -> list[dict[str, Any]] | Iterator[dict[str, Any]]:
+    def events(
+        self, from_: str = "0", follow: bool = False
+    ) -> list[dict[str, Any]] | Iterator[dict[str, Any]]:
         """Events after the id `from_`, oldest first; `follow` goes on until the run has ended."""
         self.status()
         return self._follow(from_) if follow else list(self._pages(from_))
@@ -323,7 +327,9 @@ class AsyncClient(_Common):
         await self.run_flow(queries.load_state(run_id))
         return AsyncRun(self, run_id)
 
-    async def runs(self, *, state: str | None = None, agent: str | None = None, limit: int = 100) -> list[Result]:
+    async def runs(
+        self, *, state: str | None = None, agent: str | None = None, limit: int = 100
+    ) -> list[Result]:
         """The newest runs, newest first."""
         return await self.run_flow(queries.list_runs(state, agent, limit))
 

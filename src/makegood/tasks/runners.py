@@ -14,31 +14,33 @@ from makegood.tasks.threads import SyncPool
 from makegood.tasks.tool import Tool
 
 
-async def settle(work: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
-    """Await work and give what it raised as a value, so that SystemExit ends a run and not the loop."""
-    try:
-        return True, await work
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        return False, error
-
-
 class TaskRunning:
     """Work as a task of the loop whose end is a value; `stop()` cancels it, again each time it is called."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self.done: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
-        self._task = spawn(settle(work), name=name)
-        self._task.add_done_callback(self._ended)
+        self._task = spawn(self._settle(work), name=name)
 
     def stop(self) -> None:
         """Cancel the task."""
-        self._task.cancel()
+        if self._task.cancel():
+            self._task.add_done_callback(self._never_began)
 
-    def _ended(self, task: asyncio.Task[tuple[bool, Any]]) -> None:
+    async def _settle(self, work: Coroutine[Any, Any, Any]) -> None:
+        """What the work raised is a value, so that SystemExit ends a run and not the loop."""
+        try:
+            outcome = True, await work
+        except BaseException as error:
+            outcome = False, error
+        self._ended(outcome)
+
+    def _ended(self, outcome: tuple[bool, Any]) -> None:
+        self.done.set_result(outcome)
+
+    def _never_began(self, _: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first turn runs nothing, not even `_settle`."""
         if not self.done.done():
-            self.done.set_result((False, asyncio.CancelledError()) if task.cancelled() else task.result())
+            self._ended((False, asyncio.CancelledError()))
 
 
 class TaskBody(TaskRunning):
@@ -62,9 +64,9 @@ class TaskBody(TaskRunning):
         self._view.set()
         super().stop()
 
-    def _ended(self, task: asyncio.Task[tuple[bool, Any]]) -> None:
+    def _ended(self, outcome: tuple[bool, Any]) -> None:
         self._log.over = True
-        super()._ended(task)
+        super()._ended(outcome)
 
 
 class ThreadBody:

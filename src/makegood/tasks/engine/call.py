@@ -166,6 +166,8 @@ class Calling:
         while not self.attempt.env.may_act():
             result = await self.attempt.bounded(asyncio.sleep(LEASE_POLL_S), self.step, "the lease")
             if isinstance(result, Cut):
+                if needs_slot(self.run):
+                    self.attempt.env.threads.release()
                 await self._report(owner, "neutral")
                 return self._not_entered(result.level)
         return None

@@ -100,6 +100,10 @@ def match_step(
     calls in it are both answered, since the model has not seen the warning yet.
     """
     known = newest_generations(rows)
+    same: dict[tuple[str, str], list[Row]] = {call.identity: [] for call in calls}
+    for row in known:
+        if (row.tool, row.identity_digest) in same:
+            same[row.tool, row.identity_digest].append(row)
     taken: set[str] = set(claimed)
     found: dict[int, Row] = {}
     this_step: set[str] = set()
@@ -107,24 +111,26 @@ def match_step(
         for position, call in enumerate(calls):
             if position in found:
                 continue
-            row = _candidate(call, known, taken, this_step, attempt, exact)
+            row = _candidate(call, same[call.identity], taken, this_step, attempt, exact)
             if row is not None:
                 found[position] = row
                 this_step.add(row.call_key)
     taken |= this_step
-    highest = _highest_ordinals(known)
+    highest = {
+        identity: max((ordinal_of(row.call_key) for row in rows), default=0) for identity, rows in same.items()
+    }
     asked: set[tuple[str, str]] = set(asked_before)
     decisions: list[Match] = []
     for position, call in enumerate(calls):
         if position in found:
             decisions.append(_decide(call, found[position]))
             continue
-        doubtful = _doubtful(call, known, taken, asked_before, attempt)
+        doubtful = () if same[call.identity] else _doubtful(call, known, taken, asked_before, attempt)
         if doubtful:
             asked.add(call.identity)
             decisions.append(PossibleRepeat(doubtful))
             continue
-        highest[call.identity] = highest.get(call.identity, 0) + 1
+        highest[call.identity] += 1
         decisions.append(Fresh(highest[call.identity]))
     return StepMatches(tuple(decisions), frozenset(taken), frozenset(asked))
 
@@ -143,7 +149,7 @@ def match_call(
 
 def _candidate(
     call: Call,
-    known: Sequence[Row],
+    same: Sequence[Row],
     taken: AbstractSet[str],
     this_step: AbstractSet[str],
     attempt: int,
@@ -154,9 +160,8 @@ def _candidate(
         return None
     candidates = [
         row
-        for row in known
-        if (row.tool, row.identity_digest) == call.identity
-        and row.call_key not in this_step
+        for row in same
+        if row.call_key not in this_step
         and (_claimable(row, taken, attempt) or row.open)
         and (not exact or row.request_digest == call.request_digest)
     ]
@@ -193,15 +198,4 @@ def _doubtful(
     """Returns the rows that a call under a new identity may be repeating, oldest first."""
     if call.effect == "read" or call.identity in asked_before:
         return ()
-    same_tool = [row for row in known if row.tool == call.tool]
-    if any(row.identity_digest == call.identity_digest for row in same_tool):
-        return ()
-    return tuple(row for row in same_tool if row.has_effect and _claimable(row, taken, attempt))
-
-
-def _highest_ordinals(known: Sequence[Row]) -> dict[tuple[str, str], int]:
-    highest: dict[tuple[str, str], int] = {}
-    for row in known:
-        identity = (row.tool, row.identity_digest)
-        highest[identity] = max(highest.get(identity, 0), ordinal_of(row.call_key))
-    return highest
+    return tuple(row for row in known if row.tool == call.tool and row.has_effect and _claimable(row, taken, attempt))
