@@ -17,32 +17,56 @@ def spawn(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work, name=f"makegood-{name}")
 
 
-async def first_of(
-    work: asyncio.Future[Any], *signals: Callable[[Callable[[], None]], Callable[[], None]], timeout_s: float | None
-) -> bool:
-    """Wait until the work is done, a signal came, or the time is up; True when the work is done.
+class Ending:
+    """How a piece of work ended: (True, value) or (False, exception). Belongs to one event loop.
 
-    A signal is a function that takes what to call and returns how to let go of it (`Cancel.follow`). The work is
-    left as it is; nothing of the wait remains when this returns.
+    Followers are called at once where a future would call them a turn of the loop later; a step waits for two of these.
     """
-    if work.done():
-        return True
+
+    __slots__ = ("_followers", "outcome")
+
+    def __init__(self) -> None:
+        self._followers: list[Callable[[], None]] = []
+        self.outcome: tuple[bool, Any] | None = None
+
+    def done(self) -> bool:
+        """Whether the work has ended."""
+        return self.outcome is not None
+
+    def set(self, outcome: tuple[bool, Any]) -> None:
+        """Say how; once."""
+        self.outcome = outcome
+        followers, self._followers = self._followers, []
+        for follower in followers:
+            follower()
+
+    def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
+        """Call `follower` at the end (now when that was earlier); returns how to let go of it."""
+        if self.outcome is not None:
+            follower()
+            return lambda: None
+        self._followers.append(follower)
+        return lambda: self._followers.remove(follower) if follower in self._followers else None
+
+
+async def first_of(*signals: Callable[[Callable[[], None]], Callable[[], None]], timeout_s: float | None) -> None:
+    """Wait until one of the signals came or the time is up; nothing of the wait remains when this returns.
+
+    A signal is a function that takes what to call and returns how to let go of it (`Ending.follow`, `Cancel.follow`).
+    """
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
-    def wake(*_: object) -> None:
+    def wake() -> None:
         if not woken.done():
             woken.set_result(None)
 
-    work.add_done_callback(wake)
     let_go = [signal(wake) for signal in signals]
     timer = None if timeout_s is None else loop.call_later(timeout_s, wake)
     try:
         await woken
     finally:
-        work.remove_done_callback(wake)
         if timer is not None:
             timer.cancel()
         for leave in let_go:
             leave()
-    return work.done()

@@ -281,7 +281,7 @@ def test_the_next_attempt_has_a_fresh_cancel_holder(worker: Workers, model: Make
             kept[0].cancel("too late")
 
     result, _ = worker.run(
-        make_agent(model([Stall(), Reply("done")]), before_step=keep, timeouts=limits(step=0.3))
+        make_agent(model([Stall(), Reply("done")]), before_step=keep, timeouts=limits(step=1))
     )
     assert (result.state, result.attempts) == ("succeeded", 2)
 

@@ -103,6 +103,25 @@ def test_identical_calls_at_the_same_time_are_two_calls_with_two_keys(
     assert result.calls == 4
 
 
+@pytest.mark.contract("D4", "J29")
+def test_a_second_attempt_is_given_each_recorded_response_once(worker: Workers, model: MakeProvider) -> None:
+    """Three equal calls at the same time, twice over: the second attempt runs none of them; the fourth is its own."""
+
+    @declared(model(), make, timeouts=limits(run=1, total=60))
+    async def code(ctx: Any, value: Any) -> Any:
+        made = await asyncio.gather(*(ctx.call(make, n=1) for _ in range(3)))
+        if ctx.attempt == 1:
+            await asyncio.sleep(LONG_S)
+        last = await ctx.call(make, n=1)
+        return [each["key"] for each in (*made, last)]
+
+    result, run = worker.run(code)
+    assert result.state == "succeeded"
+    assert result.calls == 4
+    assert [row["idempotency_key"] for row in run.journal()] == result.output
+    assert [row["attempt"] for row in run.journal()] == [1, 1, 1, 2]
+
+
 def hand_over(worker: Workers, code: Agent, at: threading.Event, go: threading.Event) -> Any:
     """Run the agent until it is at `at`, hand it over, and wait for its end on a second worker."""
     first = worker.start(code)
@@ -222,7 +241,7 @@ def test_code_that_does_not_end_is_cut_at_the_attempts_limit_and_begins_anew(
     """Its second attempt gets the recorded response of what the first one did."""
     attempts: list[int] = []
 
-    @declared(model(), make, timeouts=limits(run=0.5, total=60))
+    @declared(model(), make, timeouts=limits(run=1, total=60))
     async def code(ctx: Any, value: Any) -> Any:
         attempts.append(ctx.attempt)
         made = await ctx.call(make, n=1)

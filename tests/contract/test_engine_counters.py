@@ -44,7 +44,7 @@ def test_after_a_mixed_load_with_repeats_the_counters_equal_a_recount(
     worker: Workers, model: MakeProvider
 ) -> None:
     """Two workers, doubled enqueues and wake-ups, every kind of end, one hand-over: each run counts once."""
-    agent = make_agent(model(answer), act, timeouts=limits(step=1), max_attempts=2)
+    agent = make_agent(model(answer), act, timeouts=limits(step=2), max_attempts=2)
     first = worker.start(agent, slots=4)
     worker.start(agent, slots=4)
     kinds = ["ok"] * 8 + ["fails"] * 3 + ["unknown"] * 2 + ["late"] * 3 + ["never"] * 2
@@ -96,7 +96,7 @@ def test_the_effects_of_a_result_equal_a_recount_of_its_journal(worker: Workers,
             return calls(("act", {"n": 1}), ("act", {"n": 2}), ("refuse", {}))
         return Reply("done") if begun_anew(request) else Stall()
 
-    agent = make_agent(model(script), act, refuse, timeouts=limits(step=0.8))
+    agent = make_agent(model(script), act, refuse, timeouts=limits(step=1.5))
     result, run = worker.run(agent)
     assert (result.state, result.attempts) == ("succeeded", 2)
     by_status = Counter(row["status"] for row in run.journal())

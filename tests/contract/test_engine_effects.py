@@ -45,7 +45,7 @@ def two_attempts(first: list[Behaviour], second: list[Behaviour]) -> Callable[[R
     return answer
 
 
-BRIEF = limits(step=0.6)
+BRIEF = limits(step=1)
 
 
 @pytest.mark.contract("D2")
@@ -266,7 +266,7 @@ def test_three_tools_and_a_lost_reply_make_one_charge_and_one_mail(
             return (await ctx.http.post(f"{there.url}/{name}")).json()
 
         body.__name__ = name
-        return tool(effect="idempotent", identity=("order",), timeout=0.2)(body)
+        return tool(effect="idempotent", identity=("order",), timeout=0.5)(body)
 
     tools = [caller(name) for name in ("charge", "mail", "notify")]
     args = {"order": "42"}
@@ -277,7 +277,7 @@ def test_three_tools_and_a_lost_reply_make_one_charge_and_one_mail(
         Reply("done"),
     ]
     provider = model(two_attempts(all_three[:2], all_three))
-    result, run = worker.run(make_agent(provider, *tools, timeouts=limits(step=1.5)))
+    result, run = worker.run(make_agent(provider, *tools, timeouts=limits(step=3)))
     assert (result.state, result.attempts) == ("succeeded", 2)
     done = [request.path for request in there.requests]
     assert done == ["/charge", "/charge", "/mail", "/notify"]

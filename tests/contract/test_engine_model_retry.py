@@ -237,6 +237,20 @@ def test_backing_off_can_be_read_from_outside_and_ends_at_once_on_cancel(
     assert len(provider.requests) == 1
 
 
+@pytest.mark.contract("C3")
+def test_a_run_no_longer_says_that_it_backs_off_once_it_tries_again(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """The wait is over and the next request is under way: no activity is shown."""
+    provider = model([Status(500), Stall()])
+    agent = make_agent(provider)
+    worker.start(agent)
+    run = worker.enqueue(agent)
+    assert provider.arrived(2).wait(LONG_S)
+    assert run.info()["activity"] is None
+    run.cancel(wait=True, timeout=LONG_S)
+
+
 def wake_now(worker: Workers, run: Run) -> None:
     """Back-date a parked run, so that the next sweep finds it due."""
     worker.client.store.redis.zadd(prefix_of(run.id) + "due", {run.id: 1})
@@ -274,17 +288,16 @@ def test_time_that_a_step_used_before_it_was_parked_is_charged_to_it(
 ) -> None:
     """L2 is an amount: a step does not get its whole limit again because it waited in between."""
     provider = model([Status(429, headers={"retry-after": "100"}, delay_s=0.5), Stall()])
-    agent = make_agent(
-        provider, timeouts=limits(step=1.5, model=60), retry=RetryPolicy(assumed_cost=0.1), max_attempts=1
-    )
-    worker.start(agent)
+    agent = make_agent(provider, timeouts=limits(step=20), retry=RetryPolicy(assumed_cost=0.1))
+    runtime = worker.start(agent)
     run = worker.enqueue(agent)
     eventually(lambda: run.status() == "parked", "the run is parked")
     used_ms = int(worker.client.store.redis.hget(run_key(run.id), "l2_used_ms"))  # type: ignore[arg-type]
-    assert 500 <= used_ms < 1500
+    assert 500 <= used_ms < 20_000
     wake_now(worker, run)
-    assert run.wait(LONG_S).state == "timed_out"
-    assert code_of(run) == "STEP_TIMEOUT"
+    assert provider.arrived(2).wait(LONG_S)
+    assert runtime.attempts[run.id].step_deadline().left_s(time.monotonic()) <= 20 - used_ms / 1000
+    run.cancel(wait=True, timeout=LONG_S)
 
 
 @pytest.mark.contract("C2")

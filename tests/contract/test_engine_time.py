@@ -130,7 +130,7 @@ def test_after_the_attempts_limit_no_connection_of_it_is_open(
 def test_a_step_that_does_not_end_is_followed_by_a_new_attempt(worker: Workers, model: MakeProvider) -> None:
     """The model stalls until L2; the second attempt answers."""
     provider = model([Stall(), Reply("done")])
-    result, run = worker.run(make_agent(provider, timeouts=limits(step=0.3)))
+    result, run = worker.run(make_agent(provider, timeouts=limits(step=1)))
     assert (result.state, result.attempts) == ("succeeded", 2)
     assert provider.requests[0].connection.peer_closed.wait(LONG_S)
     (ended,) = [e for e in events_of(run, "attempt.ended") if e["attempt"] == 1]

@@ -62,7 +62,7 @@ def test_a_lost_answer_of_an_idempotent_tool_makes_no_second_ticket(
     """The ticket exists, the answer is lost: the repeat carries the same key and finds it."""
     there = shop(fault, loses=True)
     provider = once(model)
-    result, run = worker.run(make_agent(provider, ticket_tool(there, timeout=0.3)))
+    result, run = worker.run(make_agent(provider, ticket_tool(there, timeout=1)))
     assert result.state == "succeeded"
     assert len(there.done) == 1
     assert len(there.keys) == 2

@@ -199,18 +199,19 @@ async def test_a_server_that_comes_back_is_used_again(fresh_server: ServerFactor
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_full_server_refuses_clearly_and_lets_runs_end(fresh_server: ServerFactory, kind: str) -> None:
-    """At maxmemory nothing half is written, earlier data is whole, and what frees memory still works."""
+    """At maxmemory nothing half is written, earlier data is whole; runs can still be let go of and end."""
     server = fresh_server(maxmemory=8 * 1024 * 1024)
     world = real_world(kind, server.url)
-    held, waiting = world.running(), world.enqueue(agent="waiting")
+    held, waiting, leaving = world.running(), world.enqueue(agent="waiting"), world.running(agent="leaving")
     fill(world.raw)
     before = world.dump_of(held.run_id)
-    for op in (intent(held, "i"), note(held, "n"), release(held, "r", max_continuations=9)):
+    for op in (intent(held, "i"), note(held, "n")):
         with pytest.raises(MakegoodError, match=r"is full \(its maxmemory is reached\).*raise maxmemory"):
             world.do(op)
         assert world.dump_of(held.run_id) == before
     with pytest.raises(MakegoodError, match="is full"):
         world.enqueue()
+    assert world.do(release(leaving, "r", max_continuations=9)) == State.QUEUED
     assert world.do(end(held, "e", State.FAILED)) == State.FAILED
     assert world.do(runs.cancel_run(run_id=waiting, cause="user", actor="a", reason="")).accepted
     assert world.state(held.run_id) == State.FAILED

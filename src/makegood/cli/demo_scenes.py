@@ -109,10 +109,10 @@ def lost_answer(world: World) -> Scene:
 
 
 def killed_worker(world: World) -> Scene:
-    """The order is made, its answer is held; the process that waits for it is killed, another one asks again."""
+    """The order is made, its answer is held; the process that waits for it is killed, the next one asks again."""
     scene = Scene(
         "A worker is killed in the middle of a tool, its run is continued",
-        "The shop makes the order and holds its answer; the process that waits for it gets SIGKILL.",
+        "The shop makes the order and holds its answer; the worker process that waits for it gets SIGKILL.",
     )
     world.shop.lose_answer("/orders")
     text = "Please order a lamp for Grace."
@@ -147,7 +147,7 @@ def show_continuation(scene: Scene, run: Run, pid: int, killed_at_s: float, repe
     times = [each["at"] for each in events if each["type"] == "run.continued"]
     took_s = datetime.fromisoformat(times[0]).timestamp() - killed_at_s if times else WAIT_S
     scene.lines += [
-        f"Process {pid} is killed. {took_s * 1000:.0f} ms later the run is continued by another process;",
+        f"Process {pid} is killed. {took_s * 1000:.0f} ms later the run is continued by the process that takes its place;",
         f"{repeated_after_s * 1000:.0f} ms after the kill its request is at the shop.",
     ]
     scene.facts |= {

@@ -39,7 +39,7 @@ def refused(url: str, error: RedisError) -> MakegoodError:
     """The error for a server that answers, but not with what was asked."""
     why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
     if isinstance(error, OutOfMemoryError) or why.startswith("OOM "):
-        return MakegoodError(
+        return StoreUnreachable(
             f"The state store at {mask_url(url)} is full (its maxmemory is reached), so the operation was refused and "
             "nothing of it was written; raise maxmemory or add memory."
         )

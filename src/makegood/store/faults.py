@@ -23,24 +23,20 @@ POINTS = frozenset(
 """Every point there is."""
 
 
-def _nothing(name: str) -> None:
-    return None
-
-
-_hook: Callable[[str], None] = _nothing
+_hooks: list[Callable[[str], None]] = []
 
 
 def point(name: str) -> None:
     """Pass a point."""
-    _hook(name)
+    for hook in _hooks:
+        hook(name)
 
 
 def arm(hook: Callable[[str], None]) -> None:
-    """Call `hook` with the name of each point that is passed."""
-    global _hook
-    _hook = hook
+    """Call `hook` with the name of each point that is passed, in place of any hook before it."""
+    _hooks[:] = [hook]
 
 
 def disarm() -> None:
     """Back to the no-op."""
-    arm(_nothing)
+    _hooks.clear()

@@ -28,12 +28,15 @@ HIGH_WATER = 256 * 1024
 
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 1.0
 
-READONLY_PAUSE_S = 0.1
-"""A demoted server takes connections at once, and refuses each write: without a pause that is a busy loop."""
+REFUSAL_PAUSE_S = {"READONLY": 0.1, "OOM": 0.5}
+"""A demoted or full server takes connections at once, and refuses each write: without a pause that is a busy loop."""
 
 AGAIN = ("READONLY", "LOADING", "MASTERDOWN", "NOSCRIPT")
 """Errors after which the same commands are right, in the same order, on a new connection: a server that is starting
 or was demoted, or one that forgot its scripts (each connection begins with loading them)."""
+
+WAITS_FOR_ROOM_S = 10.0
+"""Whoever has this much patience (a worker) also waits until a full server has room again; a producer is told at once."""
 
 HOPELESS = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR")
 """Errors of a greeting that trying again cannot mend."""
@@ -64,6 +67,7 @@ class Link:
         except ValueError as error:
             raise bad_url(url, error) from None
         self._patience_s = patience_s
+        self._again = (*AGAIN, "OOM") if patience_s >= WAITS_FOR_ROOM_S else AGAIN
         self._unsent: deque[_Sent] = deque()
         self._sent: deque[_Sent] = deque()
         self._protocol: _Protocol | None = None
@@ -77,7 +81,11 @@ class Link:
     def send(self, parts: Sequence[Any], on_reply: OnReply) -> None:
         """Queue a command. It is not taken back, whatever becomes of who asked."""
         self._unsent.append(_Sent(_packed(parts), on_reply, time.monotonic() + self._patience_s))
-        if not self._flush_due:
+        if self._flush_due:
+            return
+        if not self._sent:  # nothing is on its way: one that is alone goes now, those of a busy loop go together
+            self._flush()
+        else:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -118,8 +126,7 @@ class Link:
     async def _connect(self) -> None:
         pause_s = RETRY_MIN_S
         try:
-            if self._why.startswith("READONLY"):
-                await asyncio.sleep(READONLY_PAUSE_S)
+            await asyncio.sleep(REFUSAL_PAUSE_S.get(self._why.partition(" ")[0], 0))
             while not self._closed:
                 try:
                     async with asyncio.timeout(CONNECT_S):
@@ -146,7 +153,7 @@ class Link:
             return
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if text.startswith(AGAIN) and time.monotonic() < self._sent[0].until_s:
+            if text.startswith(self._again) and time.monotonic() < self._sent[0].until_s:
                 self._drop(text)
                 return
             reply = ResponseError(text)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
 from makegood.store.connect import LOST, open_sync, refused, unreachable
 from makegood.store.scripts import Op, load_script, wire
 
 T = TypeVar("T")
+
+READONLY_PAUSES_S = (0.0, 0.1, 0.3, 0.6)
 
 
 class SyncStore:
@@ -31,12 +34,25 @@ class SyncStore:
         if not ops:
             return []
         try:
-            replies = self._send(ops)
+            replies = self._send_to_writer(ops)
         except LOST as error:
             raise unreachable(self.url, error) from error
         except RedisError as error:
             raise refused(self.url, error) from error
         return [self._read(op, reply) for op, reply in zip(ops, replies, strict=True)]
+
+    def _send_to_writer(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """After a failover the connections that are open lead to a server that was demoted: take new ones."""
+        for pause_s in READONLY_PAUSES_S:
+            try:
+                replies = self._send(ops)
+            except ReadOnlyError:
+                replies = None
+            if replies is not None and not any(isinstance(reply, ReadOnlyError) for reply in replies):
+                return replies
+            self._redis.connection_pool.disconnect()
+            time.sleep(pause_s)
+        return self._send(ops)
 
     def _send(self, ops: Sequence[Op[Any]]) -> list[Any]:
         if len(ops) == 1:

@@ -7,15 +7,14 @@ through `on_hang` for as long as it hangs; only the end of the worker's process 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from makegood.spawn import Ending, first_of
 from makegood.tasks.cancel import Cancel, Cause
 from makegood.tasks.rules.deadline import Deadline, Level
-from makegood.spawn import first_of
 
 GRACE_S = 0.5
 """How long a stopped body may take to end before its run is shown as stopping."""
@@ -25,9 +24,9 @@ PATIENCE_S = 1.0
 
 
 class Running(Protocol):
-    """A started body: `done` gives (True, value) or (False, exception); `stop()` asks it to end, repeatedly."""
+    """A started body: `ending` says when and how it ended; `stop()` asks it to end, repeatedly."""
 
-    done: asyncio.Future[tuple[bool, Any]]
+    ending: Ending
 
     def stop(self) -> None:
         """Ask the body to end."""
@@ -70,23 +69,24 @@ async def supervise(
     """Wait for a started body. Cancel wins over a limit that is reached at the same moment (CONTRACT F7)."""
     left_s = deadline.left_s(time.monotonic())
     timeout_s = None if left_s == float("inf") else left_s
-    ended = await first_of(running.done, cancel.follow, timeout_s=timeout_s)
-    if ended:
-        succeeded, value = running.done.result()
+    await first_of(running.ending.follow, cancel.follow, timeout_s=timeout_s)
+    if running.ending.outcome is not None:
+        succeeded, value = running.ending.outcome
         return Returned(value) if succeeded else Raised(value)
     cause = cancel.cause
     level = None if cause is not None else deadline.level
     hung_s = await _stop(running, abandon, on_hang)
-    return Cut(level, cause, hung_s=hung_s, abandoned=not running.done.done())
+    return Cut(level, cause, hung_s=hung_s, abandoned=not running.ending.done())
 
 
 async def _stop(running: Running, abandon: Cancel, on_hang: OnHang) -> float:
     began_s = time.monotonic()
     running.stop()
-    if await first_of(running.done, abandon.follow, timeout_s=GRACE_S):
+    await first_of(running.ending.follow, abandon.follow, timeout_s=GRACE_S)
+    if running.ending.done():
         return 0.0
-    while not running.done.done() and not abandon.asked:
+    while not running.ending.done() and not abandon.asked:
         await on_hang(time.monotonic() - began_s)
         running.stop()
-        await first_of(running.done, abandon.follow, timeout_s=PATIENCE_S)
+        await first_of(running.ending.follow, abandon.follow, timeout_s=PATIENCE_S)
     return time.monotonic() - began_s

@@ -78,7 +78,7 @@ class ToolContext:
             self._http = self._open_http()
         return self._http
 
-    def declare(self, kind: str, id: str, prior: object | None = None) -> NoReturn:
+    def declare(self, kind: str, id: str, prior: object | None = None) -> NoReturn:  # noqa: A002  # the interface's name
         """Declare a resource before it is created or changed (CONTRACT E2)."""
         raise _not_built("ctx.declare")
 
@@ -90,7 +90,7 @@ class ToolContext:
         """Tell listeners how far the call is."""
         raise _not_built("ctx.progress")
 
-    def run_agent(self, agent: object, input: object) -> NoReturn:
+    def run_agent(self, agent: object, input: object) -> NoReturn:  # noqa: A002  # the interface's name
         """Run another agent inside this call (CONTRACT G3)."""
         raise _not_built("ctx.run_agent")
 

@@ -87,7 +87,8 @@ class ProcessBody(TaskRunning):
         return await self._exchange(request, read_fd)
 
     async def _exchange(self, request: bytes, read_fd: int) -> Any:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb")

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from makegood.spawn import Ending, spawn
 from makegood.tasks.cancel import CancelView
 from makegood.tasks.context import CallLogger, DeadlineView, ToolContext, log
 from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sync_client
-from makegood.spawn import spawn
 from makegood.tasks.threads import SyncPool
 from makegood.tasks.tool import Tool
 
@@ -18,7 +18,7 @@ class TaskRunning:
     """Work as a task of the loop whose end is a value; `stop()` cancels it, again each time it is called."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self.done: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
+        self.ending = Ending()
         self._task = spawn(self._settle(work), name=name)
 
     def stop(self) -> None:
@@ -30,16 +30,18 @@ class TaskRunning:
         """What the work raised is a value, so that SystemExit ends a run and not the loop."""
         try:
             outcome = True, await work
+        except GeneratorExit:  # the loop is gone
+            raise
         except BaseException as error:
             outcome = False, error
         self._ended(outcome)
 
     def _ended(self, outcome: tuple[bool, Any]) -> None:
-        self.done.set_result(outcome)
+        self.ending.set(outcome)
 
     def _never_began(self, _: asyncio.Task[None]) -> None:
         """A task that is cancelled before its first turn runs nothing, not even `_settle`."""
-        if not self.done.done():
+        if not self.ending.done():
             self._ended((False, asyncio.CancelledError()))
 
 
@@ -87,8 +89,8 @@ class ThreadBody:
         self._log = CallLogger(log, dict(where))
         self._bridge = Bridge(pool, facts, asyncio.get_running_loop())
         context = make_context(facts, where, self._view, self._log, lambda: sync_client(self._bridge))
-        self.done = threads.run(lambda: tool.fn(context, **kwargs))
-        self.done.add_done_callback(self._ended)
+        self.ending = threads.run(lambda: tool.fn(context, **kwargs))
+        self.ending.follow(self._ended)
 
     def stop(self) -> None:
         """Tell the tool and cut its requests; from the second time on its thread counts as stuck."""
@@ -96,9 +98,9 @@ class ThreadBody:
         self._bridge.abort()
         self._stops += 1
         if self._stops > 1:
-            self._threads.mark_stuck(self.done)
+            self._threads.mark_stuck(self.ending)
 
-    def _ended(self, done: asyncio.Future[Any]) -> None:
+    def _ended(self) -> None:
         self._log.over = True
 
 

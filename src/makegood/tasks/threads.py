@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-Job = tuple[Callable[[], Any], asyncio.Future[tuple[bool, Any]]]
+from makegood.spawn import Ending
+
+Job = tuple[Callable[[], Any], Ending]
 
 
 class SyncPool:
@@ -25,7 +27,7 @@ class SyncPool:
         self._loop = asyncio.get_running_loop()
         self._idle: list[queue.SimpleQueue[Job | None]] = []
         self._busy = 0
-        self._stuck: set[asyncio.Future[Any]] = set()
+        self._stuck: set[Ending] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
@@ -66,22 +68,22 @@ class SyncPool:
         self._busy -= 1
         self._wake()
 
-    def run(self, work: Callable[[], Any]) -> asyncio.Future[tuple[bool, Any]]:
-        """Run work in the slot that was reserved; the future gives (True, value) or (False, exception)."""
-        done: asyncio.Future[tuple[bool, Any]] = self._loop.create_future()
+    def run(self, work: Callable[[], Any]) -> Ending:
+        """Run work in the slot that was reserved; returns what will say how it ended."""
+        ending = Ending()
         if self._idle:
             inbox = self._idle.pop()
         else:
             inbox = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(inbox,), daemon=True, name="makegood-tool").start()
-        inbox.put((work, done))
-        return done
+        inbox.put((work, ending))
+        return ending
 
-    def mark_stuck(self, done: asyncio.Future[Any]) -> None:
+    def mark_stuck(self, ending: Ending) -> None:
         """Say that a job is past its limit and does not stop: its thread is replaced."""
-        if done.done() or done in self._stuck:
+        if ending.done() or ending in self._stuck:
             return
-        self._stuck.add(done)
+        self._stuck.add(ending)
         self._wake()
         if self.exhausted:
             self._on_exhausted()
@@ -105,26 +107,26 @@ class SyncPool:
 
     def _serve(self, inbox: queue.SimpleQueue[Job | None]) -> None:
         while (job := inbox.get()) is not None:
-            work, done = job
+            work, ending = job
             try:
                 answer = (True, work())
             except BaseException as error:  # MemoryError and SystemExit end the run, not the worker
                 answer = (False, error)
             try:
-                self._loop.call_soon_threadsafe(self._finished, inbox, done, answer)
+                self._loop.call_soon_threadsafe(self._finished, inbox, ending, answer)
             except RuntimeError:  # the loop is closed: the worker is gone
                 return
-            del work, done, job, answer
+            del work, ending, job, answer
 
     def _finished(
-        self, inbox: queue.SimpleQueue[Job | None], done: asyncio.Future[Any], answer: tuple[bool, Any]
+        self, inbox: queue.SimpleQueue[Job | None], ending: Ending, answer: tuple[bool, Any]
     ) -> None:
         self._busy -= 1
-        self._stuck.discard(done)
+        self._stuck.discard(ending)
         if self._closed or self._busy >= self._capacity():
             inbox.put(None)
         else:
             self._idle.append(inbox)
-        if not done.done():
-            done.set_result(answer)
+        if not ending.done():
+            ending.set(answer)
         self._wake()

@@ -23,7 +23,10 @@ RUN_TASK = "makegood.run"
 BROKER_SOCKET_S = 10
 """Limit of one broker operation; a half-open connection is noticed within it."""
 
-PUBLISH_RETRIES = 3
+PUBLISH_SOCKET_S = 5
+"""A producer does not wait for messages, so a broker that does not answer it for so long is half-open."""
+
+PUBLISH_RETRIES = 2
 
 
 def celery_config(broker_url: str) -> dict[str, Any]:
@@ -115,7 +118,10 @@ class Publisher:
                 from celery import Celery
 
                 app = Celery("makegood-producer", set_as_current=False)
-                app.conf.update(celery_config(self._broker_url))
+                config = celery_config(self._broker_url)
+                if "socket_timeout" in config["broker_transport_options"]:
+                    config["broker_transport_options"]["socket_timeout"] = PUBLISH_SOCKET_S
+                app.conf.update(config)
                 self._app = app
             return self._app
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from makegood.tasks.child import die_with_parent
 
-
 BURY_S = 1.0
 """What a dead process left behind is killed within milliseconds; one that hangs in the kernel is looked at again."""
 

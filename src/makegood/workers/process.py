@@ -5,12 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import importlib
 import logging
 import secrets
 import sys
 import warnings
 
 from makegood.tasks.child import die_with_parent
+
+PRELOADED = (
+    "celery.apps.worker",
+    "celery.concurrency.thread",
+    "kombu.transport.redis",
+    "makegood.workers.boot",
+)
+"""What every worker process needs and takes long to import."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -51,12 +60,8 @@ def serve(queue: str, concurrency: int, pulse_fd: int | None, boot_id: str) -> i
 
 def preload(*, model: bool) -> None:
     """Import once what every process needs, so that a fork of this one is ready at once. Starts no thread."""
-    import celery.apps.worker
-    import celery.concurrency.thread
-    import kombu.transport.redis  # noqa: F401
-
-    import makegood.workers.boot  # noqa: F401
-
+    for name in PRELOADED:
+        importlib.import_module(name)
     if model:
         asyncio.run(_warm_up())
     gc.freeze()

@@ -40,6 +40,12 @@ local function emit(id, attempt, kind, step, call_key, data)
   redis.call('XADD', P .. 'e:' .. id, '*', 't', kind, 'a', attempt, 's', step, 'c', call_key, 'd', data)
 end
 
+-- A server that is full refuses a script until it has written something that takes no memory; leases and the outcomes
+-- of what was done must not be refused. (The key is never there.)
+local function write_when_full()
+  redis.call('DEL', P .. 'nothing')
+end
+
 -- A list in ARGV is a count followed by its items of `width` arguments; returns where it begins and skips it.
 local function take_list(width)
   local n = take_n()

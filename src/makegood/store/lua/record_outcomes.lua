@@ -26,6 +26,7 @@ for i = 0, n_outcomes - 1 do
   lines[i] = line
 end
 if again then return {1, now, f[6] or ''} end
+write_when_full()
 if n_outcomes == 0 then remember(id, op, now) end
 
 local closed, open, committed, unknown, not_started = 0, 0, 0, 0, 0

@@ -22,6 +22,7 @@ if max_continuations ~= '' and tonumber(f[8] or 0) >= tonumber(max_continuations
 local now = now_ms()
 if f[11] then due_in = 0 end -- told to stop meanwhile: it is claimed at once, to end
 local used = tonumber(f[7] or 0) + (now - tonumber(f[6]))
+write_when_full()
 if max_continuations ~= '' then redis.call('HINCRBY', key, 'continuations', 1) end
 redis.call('HSET', key, 'continued', continued, 'l3_used_ms', used, 'sends', sends, 'l2_used_ms', l2_used,
   'release_op', op, 'fence', 'released:' .. op, 'released', target == 'parked' and 'parked' or 'handed_over')

@@ -16,6 +16,7 @@ end
 for _, id in ipairs(redis.call('SMEMBERS', held_key(worker))) do
   if not known[id] then found[#found + 1] = id end
 end
+write_when_full()
 if #found == 0 and #lost == n_runs then
   redis.call('ZREM', P .. 'lease', worker)
   redis.call('HDEL', P .. 'beats', worker)

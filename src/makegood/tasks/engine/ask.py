@@ -156,6 +156,7 @@ async def _back_off(asking: _Asking, delay_s: float, failure: Failure, taken: Sa
     await asking.attempt.note(activity, [_retry_event(asking, delay_s, failure)], [taken])
     asking.retries += 1
     await asking.attempt.sleep(delay_s, asking.deadline, "model backoff")
+    await asking.attempt.note(None, [])  # from outside it no longer backs off
 
 
 async def _fall_back(asking: _Asking, cause: str, skipped: NewEvent | None, taken: Sequence[Sample]) -> None:

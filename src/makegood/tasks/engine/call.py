@@ -210,6 +210,7 @@ class Calling:
         waited = await self.attempt.bounded(asyncio.sleep(decision.delay_s), self.step, "tool backoff")
         if isinstance(waited, Cut):
             return self._end(status, error, level=waited.level)
+        await self.attempt.note(None, [])  # from outside it no longer backs off
         return None
 
     def _decide(self, failure: ToolFailure) -> Retry | Stop:

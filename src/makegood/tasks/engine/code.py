@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from makegood.errors import ToolError
+from makegood.spawn import spawn
 from makegood.store.ops.steps import Spent
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.context import CallLogger, DeadlineView, log
@@ -29,7 +30,6 @@ from makegood.tasks.model.types import ModelReply, ToolCallPart, UsageChunk
 from makegood.tasks.rules.callkeys import digest
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.rows import Row
-from makegood.spawn import spawn
 from makegood.tasks.tool import Tool
 
 

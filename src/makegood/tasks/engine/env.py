@@ -10,8 +10,8 @@ from typing import Any
 
 from makegood.store.async_store import AsyncStore
 from makegood.tasks.agent import Agent
-from makegood.tasks.cancel import Cancel
 from makegood.tasks.breakers import BreakerBoard
+from makegood.tasks.cancel import Cancel
 from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool

@@ -68,7 +68,7 @@ def _check_boundary(attempt: Attempt, number: int) -> None:
     """A step may begin: not cancelled, not shutting down, within the step limit (CONTRACT G6)."""
     attempt.check(attempt.run, "step")
     if attempt.hands_over:
-        raise HandOver()
+        raise HandOver
     limit = attempt.agent.budgets.steps
     if limit is not None and number > limit:
         raise EndRun("STEP_LIMIT", f"The attempt took {limit} steps without an answer, which is its limit.")

@@ -14,11 +14,11 @@ from makegood.tasks.model.types import ToolCallPart
 from makegood.tasks.rules.callkeys import call_key_of, digest, idempotency_key
 from makegood.tasks.rules.matching import (
     Call,
+    Fresh,
     Match,
     PossibleRepeat,
     RepeatUnknown,
     Replay,
-    Rerun,
     match_step,
 )
 from makegood.tasks.rules.rows import Row
@@ -128,21 +128,24 @@ def plan_wanted(
 
 def _checked(agent: Agent, part: ToolCallPart, secret_fields: Sequence[str]) -> Wanted | DecidedCall:
     tool = agent.tools.get(part.name)
-    raw_digest = digest(part.arguments)
     if tool is None:
         names = ", ".join(agent.tools) or "none"
         answer = error_answer("UNKNOWN_TOOL", f"There is no tool {part.name[:80]!r}; the tools are: {names}.")
-        return DecidedCall(part.id, part.name, "answer", raw_digest, answer=answer)
+        return DecidedCall(part.id, part.name, "answer", digest(part.arguments), answer=answer)
     try:
         return wanted(tool, tool.parse(part.arguments), secret_fields)
     except ArgumentsInvalid as error:
         answer = error_answer("INVALID_ARGUMENTS", str(error))
-        return DecidedCall(part.id, part.name, "answer", raw_digest, answer=answer)
+        return DecidedCall(part.id, part.name, "answer", digest(part.arguments), answer=answer)
 
 
 def _decided(
     call_id: str, item: Wanted, match: Match, place: Place, index: int
 ) -> tuple[DecidedCall, ToRun | None]:
+    if isinstance(match, Fresh):
+        key = call_key_of(item.tool.name, item.call.identity_digest, match.ordinal)
+        run = ToRun(_row(item, key, 1, place, index), item.tool, item.kwargs, repeat=False)
+        return DecidedCall(call_id, item.tool.name, "run", item.call.request_digest, run.row_id), run
     made = DecidedCall(call_id, item.tool.name, "run", item.call.request_digest)
     if isinstance(match, Replay):
         return replace(made, kind="replay", row_id=_id_of(match.row), same_args=match.same_args), None
@@ -151,12 +154,7 @@ def _decided(
         return replace(made, kind="answer", answer=answer, questioned=item.call.identity_digest), None
     if isinstance(match, RepeatUnknown):
         return _repeated(made, item, match, place, index)
-    if isinstance(match, Rerun):
-        key, generation = match.row.call_key, match.generation
-    else:
-        key, generation = call_key_of(item.tool.name, item.call.identity_digest, match.ordinal), 1
-    row = _row(item, key, generation, place, index)
-    run = ToRun(row, item.tool, item.kwargs, repeat=False)
+    run = ToRun(_row(item, match.row.call_key, match.generation, place, index), item.tool, item.kwargs, repeat=False)
     return replace(made, row_id=run.row_id), run
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from makegood.tasks.rules.callkeys import digest
 from makegood.tasks.masking import mask_named
+from makegood.tasks.rules.callkeys import digest
 
 MAX_BYTES = 256 * 1024
 """Longest response that is kept whole."""

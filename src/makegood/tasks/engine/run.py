@@ -24,8 +24,8 @@ from makegood.tasks.engine.code import run_code
 from makegood.tasks.engine.env import Env
 from makegood.tasks.engine.loop import run_loop
 from makegood.tasks.engine.response import Unusable, usable
-from makegood.tasks.engine.step import observed
 from makegood.tasks.engine.signals import Cancelled, EndRun, HandOver, LimitReached, ParkRun, Signal
+from makegood.tasks.engine.step import observed
 from makegood.tasks.flows import Flow, resolved, run_async
 from makegood.tasks.history import Decision
 from makegood.tasks.journal import load_journal

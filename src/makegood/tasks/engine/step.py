@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from makegood.spawn import spawn
 from makegood.store import faults
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
@@ -21,7 +22,6 @@ from makegood.tasks.latencies import sample
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.repeated import Outcome as Observed
 from makegood.tasks.rules.repeated import observe_step
-from makegood.spawn import spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Decided:
     plan: StepPlan
     deadline: Deadline
     began_s: float
-    spent: steps.Spent = steps.Spent()
+    spent: steps.Spent = field(default_factory=steps.Spent)
     samples: tuple[Sample, ...] = ()
     counts: bool = True
 

@@ -101,9 +101,9 @@ def match_step(
     """
     known = newest_generations(rows)
     same: dict[tuple[str, str], list[Row]] = {call.identity: [] for call in calls}
-    for row in known:
-        if (row.tool, row.identity_digest) in same:
-            same[row.tool, row.identity_digest].append(row)
+    for known_row in known:
+        if (known_row.tool, known_row.identity_digest) in same:
+            same[known_row.tool, known_row.identity_digest].append(known_row)
     taken: set[str] = set(claimed)
     found: dict[int, Row] = {}
     this_step: set[str] = set()
@@ -117,7 +117,7 @@ def match_step(
                 this_step.add(row.call_key)
     taken |= this_step
     highest = {
-        identity: max((ordinal_of(row.call_key) for row in rows), default=0) for identity, rows in same.items()
+        identity: max((ordinal_of(each.call_key) for each in alike), default=0) for identity, alike in same.items()
     }
     asked: set[tuple[str, str]] = set(asked_before)
     decisions: list[Match] = []
