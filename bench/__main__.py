@@ -32,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("only", nargs="*", choices=[*BENCHMARKS, []], help="these alone; default: all")
     parser.add_argument("--full", action="store_true", help="the large sizes (about 20 minutes)")
-    parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")
+    parser.add_argument(
+        "--json", type=Path, default=Path("build/bench.json"), help="where the figures are written"
+    )
     chosen = parser.parse_args()
     facts, outcomes, failed, began_s = machine(), [], [], time.monotonic()
     print(json.dumps(facts), flush=True)
@@ -47,7 +49,10 @@ def main() -> int:
                 failed.append(name)
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps({"machine": facts, "outcomes": outcomes, "failed": failed}, indent=1))
-    print(f"\n{time.monotonic() - began_s:.0f} s; figures in {chosen.json}" + (f"; failed: {failed}" if failed else ""))
+    print(
+        f"\n{time.monotonic() - began_s:.0f} s; figures in {chosen.json}"
+        + (f"; failed: {failed}" if failed else "")
+    )
     return 1 if failed else 0
 
 

@@ -20,18 +20,22 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(chosen: argparse.Namespace) -> Outcome:
     """Each run waits in a tool until it is told to stop; quiet is its terminal state in the store."""
     took_ms: list[float] = []
-    with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client, runtime(server.url) as worker:
-        with ThreadPoolExecutor(1) as pool:
-            for number in range(chosen.runs):
-                run = client.enqueue("bench", f"1 1 cooperative c{number}")
-                going = pool.submit(execute_all, worker, [run.id])
-                wait_until(lambda: run.info()["step"] == 1)  # noqa: B023
-                time.sleep(number % 10 / 100)  # cancels come at any moment between two looks of the worker
-                began_s = time.monotonic()
-                run.cancel()
-                wait_until(lambda: run.status() == "cancelled", pause_s=0.001)  # noqa: B023
-                took_ms.append((time.monotonic() - began_s) * 1000)
-                going.result()
+    with (
+        EmbeddedServer(ephemeral=True) as server,
+        producer(server.url) as client,
+        runtime(server.url) as worker,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        for number in range(chosen.runs):
+            run = client.enqueue("bench", f"1 1 cooperative c{number}")
+            going = pool.submit(execute_all, worker, [run.id])
+            wait_until(lambda: run.info()["step"] == 1)  # noqa: B023
+            time.sleep(number % 10 / 100)  # cancels come at any moment between two looks of the worker
+            began_s = time.monotonic()
+            run.cancel()
+            wait_until(lambda: run.status() == "cancelled", pause_s=0.001)  # noqa: B023
+            took_ms.append((time.monotonic() - began_s) * 1000)
+            going.result()
     how = f"{chosen.runs} runs, each in an async tool that waits on ctx.cancelled, one at a time; polled every 1 ms."
     outcome = Outcome("cancel", how)
     p99 = quantile(took_ms, 0.99)

@@ -20,6 +20,7 @@ from bench.scripted import InstantModel, agent
 from makegood import Client
 from makegood.settings import Settings
 from makegood.tasks.model.adapter import ModelAdapter
+from makegood.workers.process import calm_collector
 from makegood.workers.runtime import Runtime
 
 
@@ -93,6 +94,7 @@ def _line(worker: subprocess.Popen[str]) -> str:
 
 def main() -> None:
     """Be a worker process."""
+    calm_collector()
     with runtime(os.environ["MAKEGOOD_REDIS_URL"]) as worker:
         print("ready", flush=True)
         for line in sys.stdin:

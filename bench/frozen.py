@@ -34,7 +34,9 @@ def measure(chosen: argparse.Namespace) -> Outcome:
         env = {"BENCH_FOLDER": folder, "BENCH_SHOP": shop.url}
         slots = chosen.runs * len(TOOLS) + 5
         with Host(server.url, processes=1, concurrency=slots, lease_s=chosen.lease, **env) as sleeper:
-            runs = [client.enqueue("bench", f"1 1 {tool} {tool}{n}") for tool in TOOLS for n in range(chosen.runs)]
+            runs = [
+                client.enqueue("bench", f"1 1 {tool} {tool}{n}") for tool in TOOLS for n in range(chosen.runs)
+            ]
             names = [f"{tool}{n}-0" for tool in TOOLS for n in range(chosen.runs)]
             wait_until(lambda: all(begun_at(folder, name) for name in names))
             with Host(server.url, processes=1, concurrency=slots, lease_s=chosen.lease, **env):

@@ -48,7 +48,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def measure(chosen: argparse.Namespace) -> Outcome:
     """The same operations on the same server, before and after it grows."""
-    with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client, runtime(server.url) as worker:
+    with (
+        EmbeddedServer(ephemeral=True) as server,
+        producer(server.url) as client,
+        runtime(server.url) as worker,
+    ):
         templates = _templates(client, worker)
         _grow(server.url, templates, FEW - len(templates))
         _times(client, worker, 5)
@@ -115,9 +119,13 @@ def _times(client: Client, worker: Runtime, looks: int) -> dict[str, float]:
 
 
 async def _claim(worker: Runtime, run_id: str) -> None:
-    """A claim alone; the run is given back to its end by the worker afterwards."""
+    """A claim alone, in the name of a worker that never ends what it claims."""
     op = claim_run(
-        shard_prefix=keys.prefix_of(run_id), nonce=secrets.token_hex(8), worker="bench", agents=["bench"], lease_ms=600_000
+        shard_prefix=keys.prefix_of(run_id),
+        nonce=secrets.token_hex(8),
+        worker="bench",
+        agents=["bench"],
+        lease_ms=600_000,
     )
     assert await worker.env.store.do(op) is not None
 

@@ -53,7 +53,13 @@ def measure(chosen: argparse.Namespace) -> Outcome:
     outcome = Outcome("host_gone", how)
     limit_s = chosen.lease + 1
     outcome.add("host gone to continued, fastest", min(took_s), "s")
-    outcome.add("host gone to continued, longest", max(took_s), "s", f"<= lease + 1 = {limit_s:g}", max(took_s) <= limit_s)
+    outcome.add(
+        "host gone to continued, longest",
+        max(took_s),
+        "s",
+        f"<= lease + 1 = {limit_s:g}",
+        max(took_s) <= limit_s,
+    )
     return outcome
 
 

@@ -162,7 +162,9 @@ def main() -> None:
 
     count, concurrency = map(int, os.environ["BENCH_SLOTS"].split())
     gate = os.environ.get("BENCH_MODEL_GATE")
-    runtime.litellm_adapter = lambda: InstantModel(gate=gate)  # what a runtime without an adapter makes for itself
+    runtime.litellm_adapter = lambda: InstantModel(
+        gate=gate
+    )  # what a runtime without an adapter makes for itself
     supervisor.RESTART_MIN_S = 0.0
     process.preload(model=False)
     _register_noop()

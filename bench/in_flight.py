@@ -45,24 +45,28 @@ def _engine(runs: int) -> tuple[float, float]:
         made.append(InstantModel(asyncio.Event()))
         return made[0]
 
-    with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client:
-        with runtime(server.url, adapter) as worker, ThreadPoolExecutor(1) as pool:
-            hold, loop = made[0].hold, worker._loop
-            assert hold is not None
-            loop.call_soon_threadsafe(hold.set)
-            execute_all(worker, [client.enqueue("bench", "1 1").id for _ in range(20)])
-            loop.call_soon_threadsafe(hold.clear)
-            hints = [client.enqueue("bench", "1 1").id for _ in range(runs)]
-            made[0].waiting = 0
-            idle_kb = _rss_kb(os.getpid())
-            going = pool.submit(execute_all, worker, hints)
-            wait_until(lambda: made[0].waiting >= runs)
-            kb = (_rss_kb(os.getpid()) - idle_kb) / runs
-            began_s = time.monotonic()
-            loop.call_soon_threadsafe(hold.set)
-            going.result()
-            took_s = time.monotonic() - began_s
-            _check_ended(ended_runs(client), runs + 20)
+    with (
+        EmbeddedServer(ephemeral=True) as server,
+        producer(server.url) as client,
+        runtime(server.url, adapter) as worker,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        hold, loop = made[0].hold, worker._loop
+        assert hold is not None
+        loop.call_soon_threadsafe(hold.set)
+        execute_all(worker, [client.enqueue("bench", "1 1").id for _ in range(20)])
+        loop.call_soon_threadsafe(hold.clear)
+        hints = [client.enqueue("bench", "1 1").id for _ in range(runs)]
+        made[0].waiting = 0
+        idle_kb = _rss_kb(os.getpid())
+        going = pool.submit(execute_all, worker, hints)
+        wait_until(lambda: made[0].waiting >= runs)
+        kb = (_rss_kb(os.getpid()) - idle_kb) / runs
+        began_s = time.monotonic()
+        loop.call_soon_threadsafe(hold.set)
+        going.result()
+        took_s = time.monotonic() - began_s
+        _check_ended(ended_runs(client), runs + 20)
     return kb, took_s
 
 
@@ -70,8 +74,10 @@ def _worker(runs: int) -> tuple[float, float]:
     with TemporaryDirectory(prefix="bench-") as folder, EmbeddedServer(ephemeral=True) as server:
         gate = Path(folder, "open")
         gate.touch()
-        env = {"BENCH_MODEL_GATE": str(gate)}
-        with producer(server.url) as client, Host(server.url, processes=1, concurrency=runs, **env) as host:
+        with (
+            producer(server.url) as client,
+            Host(server.url, processes=1, concurrency=runs, BENCH_MODEL_GATE=str(gate)) as host,
+        ):
             announce_at_once(server.url, [client.enqueue("bench", "1 1").id for _ in range(20)])
             wait_until(lambda: ended_runs(client) >= 20)
             gate.unlink()

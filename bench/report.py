@@ -67,7 +67,10 @@ def show(outcome: Outcome) -> None:
     print(f"\n{outcome.name}: {outcome.how}")
     for each in outcome.figures:
         mark = {True: "met", False: "MISSED", None: ""}[each.met]
-        print(f"  {each.what:<62} {each.value:>10g} {each.unit:<8} {each.target:<26} {mark}".rstrip(), flush=True)
+        print(
+            f"  {each.what:<62} {each.value:>10g} {each.unit:<8} {each.target:<26} {mark}".rstrip(),
+            flush=True,
+        )
 
 
 def alone(
@@ -83,7 +86,9 @@ def alone(
     if facts:
         print(json.dumps(facts))
     outcome = measure(chosen)
-    outcome.how += f" [python -m bench.{outcome.name} {' '.join(sys.argv[1:])}".split(" --json")[0].rstrip() + "]"
+    outcome.how += (
+        f" [python -m bench.{outcome.name} {' '.join(sys.argv[1:])}".split(" --json")[0].rstrip() + "]"
+    )
     show(outcome)
     if chosen.json is not None:
         chosen.json.write_text(json.dumps({"machine": facts, "outcomes": [asdict(outcome)]}, indent=1))

@@ -6,6 +6,7 @@ import argparse
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import redis
 
@@ -26,12 +27,21 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def measure(chosen: argparse.Namespace) -> Outcome:
     """MONITOR shows every command that the server executes, by the hash of its script."""
-    outcome = Outcome("round_trips", f"a run of {chosen.steps} steps; MONITOR on the server counts the step's scripts; no two calls end together.")
-    with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client, runtime(server.url) as worker:
+    outcome = Outcome(
+        "round_trips",
+        f"a run of {chosen.steps} steps; MONITOR on the server counts the step's scripts; no two calls end together.",
+    )
+    with (
+        EmbeddedServer(ephemeral=True) as server,
+        producer(server.url) as client,
+        runtime(server.url) as worker,
+    ):
         for calls in range(1, chosen.calls + 1):
             run_id = client.enqueue("bench", f"{chosen.steps} {calls} put_apart").id
             seen = _watched(server.url, run_id, lambda: execute_all(worker, [run_id]))  # noqa: B023
-            per_step = (sum(seen[name] for name in STEP_SCRIPTS) - 2) / chosen.steps  # the answer: intent and end
+            per_step = (
+                sum(seen[name] for name in STEP_SCRIPTS) - 2
+            ) / chosen.steps  # the answer: intent and end
             met = per_step <= 1 + calls
             outcome.add(f"commands per step with {calls} call(s)", per_step, "", f"<= {1 + calls}", met)
     return outcome
@@ -40,7 +50,7 @@ def measure(chosen: argparse.Namespace) -> Outcome:
 def _watched(url: str, run_id: str, work: Callable[[], None]) -> Counter[str]:
     names = {load_script(name).sha: name for name in script_names()}
     seen: Counter[str] = Counter()
-    client = redis.Redis.from_url(url)
+    client: Any = redis.Redis.from_url(url)
     with client.monitor() as monitor:
         ended = threading.Event()
 

@@ -12,7 +12,15 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from makegood import Agent, Budgets, Timeouts, ToolContext, tool
-from makegood.tasks.model.types import Chunk, Clocks, Finish, ModelRequest, TextDelta, ToolCallDelta, UsageChunk
+from makegood.tasks.model.types import (
+    Chunk,
+    Clocks,
+    Finish,
+    ModelRequest,
+    TextDelta,
+    ToolCallDelta,
+    UsageChunk,
+)
 
 FOLDER = os.environ.get("BENCH_FOLDER")
 SHOP = os.environ.get("BENCH_SHOP", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 
 import redis
@@ -11,6 +12,7 @@ from bench.engine import execute_all, producer, runtime
 from bench.report import Outcome, alone, quantile
 from bench.scripted import InstantModel
 from makegood.workers.embedded import EmbeddedServer
+from makegood.workers.process import calm_collector
 
 VALUE = b"x" * 512
 
@@ -26,15 +28,18 @@ def measure(chosen: argparse.Namespace) -> Outcome:
     asked: list[float] = []
     steps: list[float] = []
     writes: list[float] = []
+    calm_collector()
     with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client:
         plain = redis.Redis.from_url(server.url)
-        with runtime(server.url, lambda: InstantModel(asked=lambda: asked.append(time.perf_counter()))) as worker:
+        with runtime(
+            server.url, lambda: InstantModel(asked=lambda: asked.append(time.perf_counter()))
+        ) as worker:
             for number in range(chosen.runs + 3):
                 asked.clear()
                 execute_all(worker, [client.enqueue("bench", f"{chosen.steps} 1").id])
                 if number < 3:  # the first runs load what is loaded once
                     continue
-                steps += [(after - before) * 1000 for before, after in zip(asked, asked[1:], strict=False)]
+                steps += [(after - before) * 1000 for before, after in itertools.pairwise(asked)]
                 for _ in range(chosen.steps):
                     began_s = time.perf_counter()
                     plain.set("x", VALUE)

@@ -15,7 +15,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Sizes."""
     parser.add_argument("--runs", type=int, default=200, help="runs at once")
     parser.add_argument("--steps", type=int, default=10, help="steps of each")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds; the best counts, all are in the spread")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds; the best counts, all are in the spread"
+    )
 
 
 def measure(chosen: argparse.Namespace) -> Outcome:
@@ -55,13 +57,16 @@ def _engine(chosen: argparse.Namespace, count: int) -> tuple[list[float], float]
 
 def _celery(chosen: argparse.Namespace, count: int) -> list[float]:
     rates = []
-    with EmbeddedServer(ephemeral=True) as server, producer(server.url) as client:
-        with Host(server.url, processes=count, concurrency=chosen.runs // count):
-            for number in range(chosen.rounds):
-                hints = [client.enqueue("bench", f"{chosen.steps} 1").id for _ in range(chosen.runs)]
-                began_s = announce_at_once(server.url, hints)
-                wait_until(lambda: ended_runs(client) >= chosen.runs * (number + 1), pause_s=0.02)  # noqa: B023
-                rates.append(chosen.runs * chosen.steps / (time.monotonic() - began_s))
+    with (
+        EmbeddedServer(ephemeral=True) as server,
+        producer(server.url) as client,
+        Host(server.url, processes=count, concurrency=chosen.runs // count),
+    ):
+        for number in range(chosen.rounds):
+            hints = [client.enqueue("bench", f"{chosen.steps} 1").id for _ in range(chosen.runs)]
+            began_s = announce_at_once(server.url, hints)
+            wait_until(lambda: ended_runs(client) >= chosen.runs * (number + 1), pause_s=0.02)  # noqa: B023
+            rates.append(chosen.runs * chosen.steps / (time.monotonic() - began_s))
     return rates
 
 

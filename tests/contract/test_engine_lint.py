@@ -47,7 +47,7 @@ def test_no_contextvars_in_tasks_and_cleanup() -> None:
     assert not found
 
 
-@pytest.mark.contract("F1", "E6")
+@pytest.mark.contract("F1")
 def test_tasks_are_made_in_one_module_only() -> None:
     """Every task has an owner that awaits it: `spawn` is the one place that makes them."""
     found = {

@@ -173,7 +173,6 @@ def test_a_first_token_within_its_limit_needs_one_request(worker: Workers, model
     assert len(provider.requests) == 1
 
 
-@pytest.mark.contract("G7")
 def test_without_a_listener_a_reply_that_breaks_off_may_be_retried(
     worker: Workers, model: MakeProvider
 ) -> None:
@@ -256,7 +255,7 @@ def wake_now(worker: Workers, run: Run) -> None:
     worker.client.store.redis.zadd(prefix_of(run.id) + "due", {run.id: 1})
 
 
-@pytest.mark.contract("C2", "C4")
+@pytest.mark.contract("C2")
 def test_a_long_wait_parks_the_run_and_goes_on_in_the_same_step(worker: Workers, model: MakeProvider) -> None:
     """Retry-After of 100 s: no slot is held, L2 and L3 stand still, the same request is sent, the retry stays used."""
     provider = model(
@@ -312,7 +311,7 @@ def test_a_wait_longer_than_the_total_is_not_begun(worker: Workers, model: MakeP
     assert skipped["data"]["needed_s"] >= 3600
 
 
-@pytest.mark.contract("C12", "C4")
+@pytest.mark.contract("C12")
 def test_fallback_models_follow_exhausted_retries_and_count_in_the_bound(
     worker: Workers, model: MakeProvider
 ) -> None:

@@ -197,7 +197,6 @@ def test_the_total_bounds_the_run_from_its_first_claim(worker: Workers, model: M
     assert result.error.code == "TOTAL_TIMEOUT"
 
 
-@pytest.mark.contract("E6")
 def test_a_tool_that_swallows_its_cancellation_is_cancelled_until_it_ends(
     worker: Workers, model: MakeProvider
 ) -> None:

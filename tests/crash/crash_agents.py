@@ -5,10 +5,11 @@ FAULTS names the plan of faults, SHOP_URL and MODEL_URL the test's servers.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 from makegood import Agent, RetryPolicy, Timeouts, ToolContext, tool
@@ -40,6 +41,14 @@ async def late_ticket(ctx: ToolContext, name: str) -> dict[str, Any]:
     return await post(ctx, name)
 
 
+@tool(effect="idempotent", identity=("name",))
+def sync_ticket(ctx: ToolContext, name: str) -> dict[str, Any]:
+    """Make a ticket from a thread."""
+    response = ctx.http.post(f"{SHOP}/tickets", json={"customer": "c", "title": name})
+    response.raise_for_status()
+    return dict(response.json())
+
+
 @tool(effect="write", identity=("name",))
 async def charge(ctx: ToolContext, name: str) -> dict[str, Any]:
     """An effect that must not be repeated."""
@@ -57,8 +66,6 @@ async def look(ctx: ToolContext, name: str) -> str:
 @tool(effect="idempotent", identity=("name",), isolation="process")
 def boxed(ctx: ToolContext, name: str) -> str:
     """A tool in a process of its own, with a process below it; says who they are and waits to be released."""
-    import subprocess
-
     below = subprocess.Popen(["sleep", "1000"])
     (PLAN.folder / "boxed.pids").write_text(f"{os.getpid()} {below.pid}")
     while not PLAN.released("boxed"):
@@ -88,22 +95,15 @@ def poison_sync(ctx: ToolContext, name: str) -> str:
 async def wait_for_file(ctx: ToolContext, name: str) -> str:
     """Waits for the test."""
     PLAN.passing("waiting")
-    import asyncio
-
     while not (PLAN.folder / f"{name}.open").exists():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # noqa: ASYNC110  # another process opens it
     return "open"
-
-
-def folder() -> Path:
-    """Where the plan is."""
-    return PLAN.folder
 
 
 crash = Agent(
     "crash",
     "openai/any",
-    tools=[ticket, late_ticket, charge, look, boxed, poison, poison_sync, wait_for_file],
+    tools=[ticket, late_ticket, sync_ticket, charge, look, boxed, poison, poison_sync, wait_for_file],
     model_args={"api_base": os.environ["MODEL_URL"], "api_key": "k"},
     on_failure="keep",
     retry=RetryPolicy(retries=5, backoff=0.05, max_backoff=0.5),

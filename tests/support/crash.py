@@ -54,7 +54,7 @@ def asks(*steps: Sequence[str], name: str) -> dict[str, Any]:
 
 def titles(task: dict[str, Any]) -> list[str]:
     """The tickets that a run has to make."""
-    makes = ("ticket", "late_ticket", "charge")
+    makes = ("ticket", "late_ticket", "sync_ticket", "charge")
     steps = enumerate(task["plan"])
     return [f"{task['name']}.{n}.{i}" for n, step in steps for i, tool in enumerate(step) if tool in makes]
 
@@ -205,12 +205,15 @@ class Field:
         named = {f"MAKEGOOD_{name.upper()}": str(value) for name, value in chosen.items()}
         return {**named, "SHOP_URL": self.shop.url, "MODEL_URL": self.model.url, "FAULTS": str(self.plan.folder)}
 
-    def worker(self, processes: int = 1, *, concurrency: int = 20, **settings: Any) -> Worker:
+    def worker(
+        self, processes: int = 1, *, concurrency: int = 20, restart_max_s: float | None = None, **settings: Any
+    ) -> Worker:
         """Start a supervised worker with this many processes for runs."""
         log_path = self.folder / f"worker-{len(self.workers)}.log"
         order = {
             "kind": "supervisor",
             "slots": [[RUNS_QUEUE, concurrency, number] for number in range(processes)],
+            "restart_max_s": restart_max_s,
             "env": self.env(**settings),
             "log": str(log_path),
             "path": [str(AGENTS_DIR)],
@@ -260,6 +263,18 @@ class Field:
         assert set(states) <= set(only), [result for result in results if result.state not in set(only)]
         assert_clean(self.client, self.shop, self.model, self.tasks)
 
+    def close(self) -> None:
+        """Kill what still runs, stop the servers."""
+        for worker in self.workers:
+            if worker.code is None:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+        for worker in self.workers:
+            worker.wait()
+        self.client.close()
+        self.model.stop()
+        self.shop.stop()
+
     def logs(self) -> str:
         """What all workers have written."""
         return "\n".join(f"--- {each.log_path.name} (code {each.code})\n{each.log}" for each in self.workers)
@@ -283,7 +298,8 @@ def assert_effects(shop: Shop, tasks: dict[str, dict[str, Any]], results: dict[s
     assert not [name for name, count in made.items() if count > 1], f"doubled effects: {made.most_common(5)}"
     keys_of: dict[str, set[str]] = {}
     for request in shop.seen("POST", "/tickets"):
-        keys_of.setdefault(request.body["title"], set()).add(request.key)
+        if request.body is not None:  # else its sender died in the middle of it, and it had no effect
+            keys_of.setdefault(request.body["title"], set()).add(request.key)
     assert all(len(found) == 1 for found in keys_of.values()), "an effect was asked for under two keys"
     for run_id, task in tasks.items():
         if results[run_id].state == "succeeded":
@@ -365,6 +381,16 @@ def glob(prefix: str) -> str:
     return prefix.replace("[", "\\[")
 
 
+def open_field(
+    nursery: Nursery, folder: Path, url: str, broker_url: str, model: Callable[[RequestRecord], Behaviour] = play
+) -> Field:
+    """A field with a shop and a model of its own."""
+    (folder / "faults").mkdir(parents=True)
+    client = Client(url, broker_url=broker_url)
+    plan = FaultPlan(folder / "faults")
+    return Field(nursery, folder, url, broker_url, client, Shop().start(), Provider(model).start(), plan)
+
+
 # --- fixtures -------------------------------------------------------------------------------------------------------
 
 
@@ -391,26 +417,12 @@ def make_field(nursery: Nursery, tmp_path: Path) -> Iterator[MakeField]:
     made: list[Field] = []
 
     def make(url: str, broker_url: str | None = None) -> Field:
-        folder = tmp_path / f"field-{len(made)}"
-        (folder / "faults").mkdir(parents=True)
-        client = Client(url, broker_url=broker_url or url)
-        shop, model = Shop().start(), Provider(play).start()
-        made.append(
-            Field(nursery, folder, url, client.broker_url, client, shop, model, FaultPlan(folder / "faults"))
-        )
+        made.append(open_field(nursery, tmp_path / f"field-{len(made)}", url, broker_url or url))
         return made[-1]
 
     yield make
     for each in made:
-        for worker in each.workers:
-            if worker.code is None:
-                with suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGKILL)
-        for worker in each.workers:
-            worker.wait()
-        each.client.close()
-        each.model.stop()
-        each.shop.stop()
+        each.close()
         print(each.logs())
 
 

@@ -67,9 +67,12 @@ def work(order: dict[str, Any]) -> int:
         pulse = os.open(order["pulse"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         return serve(order["queue"], order["concurrency"], pulse, order["boot_id"])
     from makegood.settings import Settings
+    from makegood.workers import supervisor
     from makegood.workers.children import Slot
     from makegood.workers.supervisor import Supervisor
 
+    if order.get("restart_max_s") is not None:
+        supervisor.RESTART_MAX_S = order["restart_max_s"]
     slots = [Slot(*each) for each in order["slots"]]
     return Supervisor(slots, Settings.load(), env={}, announce="ready queues").run()
 

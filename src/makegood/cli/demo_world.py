@@ -66,17 +66,20 @@ def world(say: Callable[[str], None]) -> Iterator[World]:
 def environment(store_url: str, shop_url: str, model_url: str) -> dict[str, str]:
     """The worker's environment: ours, without the settings of other installations and without proxies."""
     kept = {name: value for name, value in os.environ.items() if not _foreign(name)}
-    return kept | {
-        "MAKEGOOD_REDIS_URL": store_url,
-        "MAKEGOOD_AGENTS": "makegood.cli.demo_agents",
-        "MAKEGOOD_LOG_LEVEL": "ERROR",
-        "MAKEGOOD_CONCURRENCY": str(SLOTS),
-        "MAKEGOOD_GRACE_S": "2",
-        "MAKEGOOD_PROCESSES": "1",  # what a scene does to a breaker is known to the process of the next run at once
-        "MAKEGOOD_LEASE_S": str(LEASE_S),
-        "DEMO_SHOP_URL": shop_url,
-        "DEMO_MODEL_URL": model_url,
-    }
+    return (
+        kept
+        | {
+            "MAKEGOOD_REDIS_URL": store_url,
+            "MAKEGOOD_AGENTS": "makegood.cli.demo_agents",
+            "MAKEGOOD_LOG_LEVEL": "ERROR",
+            "MAKEGOOD_CONCURRENCY": str(SLOTS),
+            "MAKEGOOD_GRACE_S": "2",
+            "MAKEGOOD_PROCESSES": "1",  # what a scene does to a breaker is known to the process of the next run at once
+            "MAKEGOOD_LEASE_S": str(LEASE_S),
+            "DEMO_SHOP_URL": shop_url,
+            "DEMO_MODEL_URL": model_url,
+        }
+    )
 
 
 def _foreign(name: str) -> bool:

@@ -110,7 +110,7 @@ def watch(state: State, run: Run, *, wait: bool, follow: bool, timeout: float | 
 def follow_events(state: State, run: Run, until_s: float | None, timeout: float) -> None:
     """Print events as they come until the run has ended or waits for a review. Raises WaitTimeout."""
     from makegood.store.states import SETTLED
-    from makegood.tasks.client import pauses, waited_out
+    from makegood.tasks.client_base import pauses, waited_out
 
     after = "0"
     for pause_s in pauses():

@@ -28,6 +28,9 @@ from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.failures import classify_tool_error
 from makegood.tasks.tool import Tool
 
+FATAL = (MemoryError, SystemExit, KeyboardInterrupt)
+"""What a tool may not raise without ending its run (DESIGN, "Poison")."""
+
 
 def main() -> None:
     """Run the call described on standard input."""
@@ -47,7 +50,8 @@ def answer(request: dict[str, Any]) -> bytes:
         value = asyncio.run(_call(request))
         return orjson.dumps({"value": to_jsonable_python(value, fallback=str)})
     except BaseException as error:
-        return orjson.dumps({"failure": asdict(classify_tool_error(error, repeat=request["repeat"]))})
+        failure = classify_tool_error(error, repeat=request["repeat"])
+        return orjson.dumps({"failure": asdict(failure), "fatal": isinstance(error, FATAL)})
 
 
 async def _call(request: dict[str, Any]) -> Any:

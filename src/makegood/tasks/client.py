@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
-from makegood.errors import Conflict, InvalidInput, MakegoodError, NotBuilt, StillStopping, WaitTimeout
 from makegood.store.ops import catalog, reads, runs
 from makegood.store.states import SETTLED, TERMINAL, State
 from makegood.tasks import queries
+from makegood.tasks.client_base import (
+    Common,
+    check_audited,
+    hanging,
+    pauses,
+    refuse_keep_inbox,
+    refuse_later,
+    refuse_unbuilt_enqueue,
+    waited_out,
+)
 from makegood.tasks.flows import Flow, run_async, run_sync
 from makegood.tasks.journal import load_journal, record
 from makegood.tasks.records import Result
-from makegood.tasks.wakeup import Publisher
-from makegood.urls import broker_url_for, mask_url
 
 if TYPE_CHECKING:
     from makegood.store.async_store import AsyncStore
@@ -24,92 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CATALOG_S = 5.0
-"""How long a client trusts the declarations it has read."""
 
-MAX_ACTOR_CHARS, MAX_REASON_CHARS = 200, 2000
-"""What one entry of the audit log may hold."""
-
-_LATER = {
-    "cleanup": "client.cleanup",
-    "reviews": "client.reviews",
-    "resolve": "client.resolve",
-    "retry_cleanup": "client.retry_cleanup",
-    "resume": "client.resume",
-    "mark": "client.mark",
-    "approve": "client.approve",
-    "deny": "client.deny",
-    "session": "client.session",
-    "output": "run.output",
-    "interrupt": "run.interrupt",
-}
-
-
-def pauses() -> Iterator[float]:
-    """Seconds between two looks at a run: short at first, never more than a quarter of a second."""
-    return itertools.chain((0.005 * 1.5**n for n in range(10)), itertools.repeat(0.25))
-
-
-class _Common:
-    """Settings of a client, and what both kinds refuse."""
-
-    def __init__(self, url: str | None, broker_url: str | None, live_url: str | None) -> None:
-        if url is None or broker_url is None:
-            from makegood.settings import Settings  # pydantic: only when the environment has to be read
-
-            settings = Settings.load(**({} if url is None else {"redis_url": url}))
-            url, broker_url = settings.redis_url, broker_url or settings.broker_url
-        self.url, self.broker_url = url, broker_url_for(broker_url)
-        self.publisher = Publisher(self.broker_url, mask_url(self.broker_url))
-        self.catalog: dict[str, Any] = {}
-        self.catalog_until_s = 0.0
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _refuse_later(self, name)
-
-    def _known(self) -> dict[str, Any] | None:
-        return self.catalog if time.monotonic() < self.catalog_until_s else None
-
-    def _learn(self, known: dict[str, Any]) -> None:
-        self.catalog, self.catalog_until_s = known, time.monotonic() + CATALOG_S
-
-
-def _refuse_later(owner: object, name: str) -> NoReturn:
-    if name in _LATER:
-        raise NotBuilt(f"{_LATER[name]} is not built yet; see the README for what is.")
-    raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
-
-
-def refuse_unbuilt_enqueue(session: object, stream: object, if_breaker_open: object) -> None:
-    """Parameters of enqueue whose capability is not built yet."""
-    if session is not None:
-        raise NotBuilt("enqueue(session=…) is not built yet; leave it at its default (None).")
-    if stream:
-        raise NotBuilt("enqueue(stream=True) is not built yet; leave it at its default (False).")
-    if if_breaker_open != "accept":
-        raise NotBuilt('enqueue(if_breaker_open=…) is not built yet; leave it at its default ("accept").')
-
-
-def hanging(info: dict[str, Any]) -> StillStopping:
-    """The error of a cancel that did not come to rest in time; it names the call that hangs."""
-    activity = info.get("activity") or {}
-    where = (
-        f" in {activity['call']} for {activity['for_s']} s" if activity.get("activity") == "hanging" else ""
-    )
-    return StillStopping(
-        f"Run {info['run_id']} was told to stop but is still {info['state']}{where}; look again with "
-        f"`makegood runs show {info['run_id']}`."
-    )
-
-
-def waited_out(run_id: str, state: str, timeout: float) -> WaitTimeout:
-    """The error of a wait that ended before the run."""
-    return WaitTimeout(
-        f"Run {run_id} is still {state} after {timeout:g} s; wait again, or look at it with `makegood runs show {run_id}`."
-    )
-
-
-class Client(_Common):
+class Client(Common):
     """The blocking client; safe to share between threads.
 
     Args:
@@ -199,7 +121,7 @@ class Run:
         return f"<Run {self.id}>"
 
     def __getattr__(self, name: str) -> NoReturn:
-        _refuse_later(self, name)
+        refuse_later(self, name)
 
     def status(self) -> str:
         """The run's state."""
@@ -290,7 +212,7 @@ class Run:
             time.sleep(pause_s)
 
 
-class AsyncClient(_Common):
+class AsyncClient(Common):
     """The asyncio client: the same methods, awaited. One per event loop; see Client for arguments and errors."""
 
     def __init__(
@@ -363,7 +285,7 @@ class AsyncRun:
         return f"<AsyncRun {self.id}>"
 
     def __getattr__(self, name: str) -> NoReturn:
-        _refuse_later(self, name)
+        refuse_later(self, name)
 
     async def status(self) -> str:
         """The run's state."""
@@ -448,18 +370,4 @@ class AsyncRun:
             await asyncio.sleep(pause_s)
 
 
-def refuse_keep_inbox(keep_inbox: bool) -> None:
-    """A parameter of cancel whose capability is not built yet."""
-    if keep_inbox:
-        raise NotBuilt("cancel(keep_inbox=True) is not built yet; leave it at its default (False).")
-
-
-def check_audited(actor: object, reason: object) -> None:
-    """Refuse what the audit log cannot hold. Raises InvalidInput."""
-    if not isinstance(actor, str) or not 0 < len(actor) <= MAX_ACTOR_CHARS:
-        raise InvalidInput(f"actor must be a text of 1 to {MAX_ACTOR_CHARS} characters: who asks for this.")
-    if not isinstance(reason, str) or len(reason) > MAX_REASON_CHARS:
-        raise InvalidInput(f"reason must be a text of at most {MAX_REASON_CHARS} characters.")
-
-
-__all__ = ["AsyncClient", "AsyncRun", "Client", "Conflict", "MakegoodError", "Run"]
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Run"]

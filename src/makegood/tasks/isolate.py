@@ -21,11 +21,11 @@ from makegood.tasks.tool import Tool
 
 
 class ChildFailed(MakegoodError):
-    """A tool in a process of its own failed; `failure` is what its exception means."""
+    """A tool in a process of its own failed; `failure` is what its exception means, `fatal` that it ends the run."""
 
-    def __init__(self, failure: ToolFailure) -> None:
+    def __init__(self, failure: ToolFailure, *, fatal: bool = False) -> None:
         super().__init__(failure.message)
-        self.failure = failure
+        self.failure, self.fatal = failure, fatal
 
 
 class ProcessBody(TaskRunning):
@@ -112,5 +112,5 @@ def read_answer(raw: bytes, exit_code: int) -> Any:
         raise ChildFailed(ToolFailure("bug", "PROCESS_DIED", f"The tool's process ended with {how} and no answer."))
     answer = orjson.loads(raw)
     if "failure" in answer:
-        raise ChildFailed(ToolFailure(**answer["failure"]))
+        raise ChildFailed(ToolFailure(**answer["failure"]), fatal=answer["fatal"])
     return answer["value"]

@@ -71,8 +71,23 @@ class TaskBody(TaskRunning):
         super()._ended(outcome)
 
 
-class ThreadBody:
-    """A sync tool in a reserved slot of the pool."""
+class ThreadRunning:
+    """Sync work in a reserved slot of the pool; it cannot be stopped, so from the second request on it counts as stuck."""
+
+    def __init__(self, threads: SyncPool, work: Callable[[], Any]) -> None:
+        self._threads = threads
+        self._stops = 0
+        self.ending = threads.run(work)
+
+    def stop(self) -> None:
+        """Note that the work should have ended."""
+        self._stops += 1
+        if self._stops > 1:
+            self._threads.mark_stuck(self.ending)
+
+
+class ThreadBody(ThreadRunning):
+    """A sync tool."""
 
     def __init__(
         self,
@@ -84,21 +99,17 @@ class ThreadBody:
         threads: SyncPool,
     ) -> None:
         self._view = CancelView()
-        self._threads = threads
-        self._stops = 0
         self._log = CallLogger(log, dict(where))
         self._bridge = Bridge(pool, facts, asyncio.get_running_loop())
         context = make_context(facts, where, self._view, self._log, lambda: sync_client(self._bridge))
-        self.ending = threads.run(lambda: tool.fn(context, **kwargs))
+        super().__init__(threads, lambda: tool.fn(context, **kwargs))
         self.ending.follow(self._ended)
 
     def stop(self) -> None:
         """Tell the tool and cut its requests; from the second time on its thread counts as stuck."""
         self._view.set()
         self._bridge.abort()
-        self._stops += 1
-        if self._stops > 1:
-            self._threads.mark_stuck(self.ending)
+        super().stop()
 
     def _ended(self) -> None:
         self._log.over = True

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery, signals
+from celery.exceptions import Reject
 
-from makegood.errors import MakegoodError
+from makegood.errors import MakegoodError, StoreUnreachable
 from makegood.settings import Settings
 from makegood.tasks.wakeup import RUN_TASK, WAKE_TASK, celery_config
 from makegood.workers import intake
@@ -36,9 +37,12 @@ def wake(run_id: Any) -> None:
 
 
 @app.task(name=RUN_TASK, ignore_result=True, acks_late=True, reject_on_worker_lost=True, bind=True)  # type: ignore[untyped-decorator]
-def run(self: Any, agent: Any = None, input: Any = None, key: Any = None, **unknown: Any) -> None:  # noqa: A002
+def run(self: Any, *args: Any, **kwargs: Any) -> None:
     """A request from any Celery client; acknowledged once its record is written. Without a key its task id is the key."""
-    intake.accept(boot.runtime(), agent, input, key or self.request.id, unknown)
+    try:
+        intake.accept(boot.runtime(), args, kwargs, self.request.id)
+    except StoreUnreachable as error:  # Celery would acknowledge a failed task
+        raise Reject(str(error), requeue=True) from error
 
 
 @signals.worker_init.connect  # type: ignore[untyped-decorator]

@@ -67,6 +67,7 @@ class Boot:
             print(str(error), file=sys.stderr, flush=True)
             os._exit(exit_code(error))
         runtime = self._runtime
+        consumer.tolerate_garbage()
         consumer.aside.append(lambda reason, raw: runtime.do(set_aside(reason, raw)))
         signal.signal(signal.SIGUSR1, lambda *_: runtime.dispose())
 

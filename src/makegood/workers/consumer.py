@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from celery.worker.consumer import Consumer as CeleryConsumer
+from kombu.utils.json import loads as kombu_loads
 
 log = logging.getLogger("makegood.worker")
 
@@ -19,6 +22,20 @@ aside: list[Callable[[str, bytes], None]] = []
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
     """Sets aside what Celery would log and drop: undecodable, foreign, unknown, invalid."""
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
+        """Celery's handler; what it stumbles over (a body of another shape) is set aside and does not end the worker."""
+        handle = super().create_task_handler(*args, **kwargs)
+
+        def on_task_received(message: Any) -> None:
+            try:
+                handle(message)
+            except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                if message.acknowledged:
+                    raise
+                keep(message, f"The task message is not valid: {first_line(error)}")
+
+        return on_task_received
 
     def on_decode_error(self, message: Any, exc: BaseException) -> None:
         """A body that is no JSON, or of a content type (pickle) that is not accepted."""
@@ -50,6 +67,33 @@ def keep(message: Any, reason: str) -> None:
         message.requeue()
         return
     message.ack()
+
+
+def tolerate_garbage() -> None:
+    """Bytes in the broker's list that are no message become a message that this consumer sets aside.
+
+    kombu would end the worker over them, after they are gone from the list.
+    """
+    from kombu.transport import redis as transport
+
+    transport.loads = message_of
+
+
+def message_of(raw: str) -> Any:
+    """A message in kombu's form, whatever was in the list; kombu's own triples (message, exchange, key) as they are."""
+    with contextlib.suppress(ValueError):
+        found = kombu_loads(raw)
+        message = found[0] if isinstance(found, list) and len(found) == 3 else found
+        if isinstance(message, dict) and isinstance(message.get("properties"), dict):
+            return found
+    properties = {"delivery_tag": str(uuid4()), "delivery_info": {"exchange": "", "routing_key": ""}}
+    return {
+        "body": raw,
+        "content-type": "application/octet-stream",
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": properties,
+    }
 
 
 def first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -14,18 +15,26 @@ from makegood.workers.runtime import Runtime
 
 log = logging.getLogger("makegood.worker")
 
+TAKES = ("agent", "input", "key")
+"""Arguments of `makegood.run`, in their order."""
 
-def accept(runtime: Runtime, agent: Any, value: Any, key: Any, unknown: dict[str, Any]) -> None:
-    """Record the request and announce it; what is not valid is set aside and acknowledged."""
+
+def accept(runtime: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str) -> None:
+    """Record the request and announce it; what is not valid is set aside and acknowledged.
+
+    Raises StoreUnreachable; then the message has to go back to the queue.
+    """
+    given = {**dict(zip(TAKES, args, strict=False)), **kwargs}
     try:
+        unknown = [*(f"argument {n + 1}" for n in range(len(TAKES), len(args))), *sorted(set(kwargs) - set(TAKES))]
         if unknown:
-            names = ", ".join(sorted(unknown))[:200]
+            names = ", ".join(unknown)[:200]
             raise InvalidInput(f"makegood.run takes agent, input and key; it does not know {names}.")
-        request = queries.checked_request(agent, value, key, None)
+        request = queries.checked_request(given.get("agent"), given.get("input"), given.get("key") or task_id, None)
         made = runtime.run_flow(queries.enqueue(request))
     except (InvalidInput, UnknownAgent, KeyConflict) as error:
         log.error("message set aside: %s", error)
-        raw = orjson.dumps({"agent": agent, "input": value, "key": key, **unknown}, default=str)[: 64 * 1024]
+        raw = orjson.dumps({"args": args, "kwargs": kwargs, "id": task_id}, default=str)[: 64 * 1024]
         runtime.do(set_aside(str(error), raw))
         return
     except StoreUnreachable:

@@ -13,6 +13,9 @@ import warnings
 
 from makegood.tasks.child import die_with_parent
 
+COLLECT_AFTER = 10_000
+"""Objects more than before, after which Python looks for cycles among the young ones (its own default: 700)."""
+
 PRELOADED = (
     "celery.apps.worker",
     "celery.concurrency.thread",
@@ -44,6 +47,7 @@ def serve(queue: str, concurrency: int, pulse_fd: int | None, boot_id: str) -> i
     warnings.filterwarnings("ignore", category=SecurityWarning)  # JSON only: root can be told nothing it would run
     if pulse_fd is not None:
         boot.supervised(pulse_fd, boot_id)
+    calm_collector()
     worker = app.Worker(
         pool_cls="threads",
         concurrency=concurrency,
@@ -56,6 +60,15 @@ def serve(queue: str, concurrency: int, pulse_fd: int | None, boot_id: str) -> i
     )
     worker.start()
     return int(worker.exitcode or 0)
+
+
+def calm_collector() -> None:
+    """Let Python's collector of cycles run less often: a step allocates hundreds of objects, nearly none in cycles.
+
+    Measured with 200 runs at once: a tenth of the CPU of a step.
+    """
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
 def preload(*, model: bool) -> None:

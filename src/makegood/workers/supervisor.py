@@ -107,15 +107,17 @@ class Supervisor:
             print(self._announce, file=sys.stderr, flush=True)
 
     def _forget_pipe(self, child: Child) -> None:
-        with contextlib.suppress(KeyError, ValueError):
+        """Close a pipe once: its number may soon be another pipe's."""
+        if child.pulse_fd >= 0:
             self._selector.unregister(child.pulse_fd)
             os.close(child.pulse_fd)
+            child.pulse_fd = -1
 
     # --- processes ----------------------------------------------------------------------------------------------
 
     def _start(self, slot: Slot) -> None:
-        ours = [self._wake_r, self._wake_w, self._selector.fileno(), *(child.pulse_fd for child in self._children)]
-        child = start_child(slot, self._env, ours)
+        pipes = [child.pulse_fd for child in self._children if child.pulse_fd >= 0]
+        child = start_child(slot, self._env, [self._wake_r, self._wake_w, self._selector.fileno(), *pipes])
         self._children.append(child)
         self._selector.register(child.pulse_fd, selectors.EVENT_READ, child)
 

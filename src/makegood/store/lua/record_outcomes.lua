@@ -12,7 +12,8 @@ local n_blobs, blobs = take_list(1)
 local n_events, events = take_list(4)
 local key, journal = run_key(id), P .. 'j:' .. id
 
-local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel')
+local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel', 'open_calls', 'fx_open',
+  'fx_committed')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
@@ -46,12 +47,10 @@ for i = 0, n_outcomes - 1 do
     end
   end
 end
-if closed > 0 then redis.call('HINCRBY', key, 'open_calls', -closed) end
-if open ~= 0 then redis.call('HINCRBY', key, 'fx_open', open) end
-if committed > 0 then redis.call('HINCRBY', key, 'fx_committed', committed) end
+redis.call('HSET', key, 'ended_step', math.max(ended_step, tonumber(f[5])), 'open_calls', plus(f[7], -closed),
+  'fx_open', plus(f[8], open), 'fx_committed', plus(f[9], committed))
 if unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', unknown) end
 if not_started > 0 then redis.call('HINCRBY', key, 'fx_not_started', not_started) end
-if ended_step > tonumber(f[5]) then redis.call('HSET', key, 'ended_step', ended_step) end
 count_latencies(now, n_latencies, latencies)
 keep_blobs(id, n_blobs, blobs)
 emit_all(id, f[3], n_events, events)

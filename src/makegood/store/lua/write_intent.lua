@@ -6,14 +6,15 @@
 --       rows (list of: row id, row JSON, status, effect '1' when the tool has effects), blobs (list), events (list)
 -- RETURNS: {1, now_ms, cancel cause or ''} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, step, ended}
 -- EVENTS: those handed in (llm.attempt, step.started, tool.started, tool.replayed …)
-local id, fence, step, base, op, counted, decision = take(), take(), take_n(), take_n(), take(), take(), take()
-local prompt_tokens, completion_tokens, cost, estimated = take(), take(), take(), take()
+local id, fence, step, base, op, counted, decision = take(), take(), take_n(), take_n(), take(), take_n(), take()
+local prompt_tokens, completion_tokens, cost, estimated = take_n(), take_n(), take(), take()
 local n_rows, rows = take_list(4)
 local n_blobs, blobs = take_list(1)
 local n_events, events = take_list(4)
 local key, journal = run_key(id), P .. 'j:' .. id
 
-local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel')
+local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel', 'steps', 'calls',
+  'open_calls', 'fx_open', 'prompt_tokens', 'completion_tokens')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
@@ -47,18 +48,13 @@ for i = 0, n_rows - 1 do
   redis.call('HSET', journal, row, ARGV[b + 2], row .. '.s', status .. '|' .. began .. '||' .. op .. '|0')
   redis.call('HDEL', journal, row .. '.o')
 end
-redis.call('HSET', key, 'step', math.max(step, last), 'sends', 0, 'l2_used_ms', 0)
+redis.call('HSET', key, 'step', math.max(step, last), 'sends', 0, 'l2_used_ms', 0,
+  'steps', plus(f[7], counted), 'calls', plus(f[8], started), 'open_calls', plus(f[9], started),
+  'fx_open', plus(f[10], opened), 'prompt_tokens', plus(f[11], prompt_tokens),
+  'completion_tokens', plus(f[12], completion_tokens))
 redis.call('HDEL', key, 'activity')
-if counted == '1' then redis.call('HINCRBY', key, 'steps', 1) end
-if started > 0 then
-  redis.call('HINCRBY', key, 'calls', started)
-  redis.call('HINCRBY', key, 'open_calls', started)
-end
-if opened ~= 0 then redis.call('HINCRBY', key, 'fx_open', opened) end
 if was_unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', -was_unknown) end
 if was_not_started > 0 then redis.call('HINCRBY', key, 'fx_not_started', -was_not_started) end
-if prompt_tokens ~= '0' then redis.call('HINCRBY', key, 'prompt_tokens', prompt_tokens) end
-if completion_tokens ~= '0' then redis.call('HINCRBY', key, 'completion_tokens', completion_tokens) end
 if cost ~= '' then redis.call('HINCRBYFLOAT', key, 'cost_usd', cost) end
 if estimated == '1' then redis.call('HSET', key, 'estimated', 1) end
 keep_blobs(id, n_blobs, blobs)

@@ -19,7 +19,7 @@ from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.blobs import spill
 from makegood.store.ops.runs import Claim
 from makegood.tasks.agent import Agent
-from makegood.tasks.body import BodyResult, Cut, OnHang, Raised, Returned, supervise
+from makegood.tasks.body import BodyResult, Cut, OnHang, Raised, Returned, Running, supervise
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.engine.env import Env
 from makegood.tasks.engine.signals import Cancelled, HandOver, LimitReached
@@ -146,8 +146,12 @@ class Attempt:
 
     async def bounded(self, work: Coroutine[Any, Any, Any], deadline: Deadline, name: str) -> BodyResult:
         """Run engine or agent work under a limit; it is over when this returns."""
+        return await self.supervised(TaskRunning(work, name), deadline, name)
+
+    async def supervised(self, running: Running, deadline: Deadline, name: str) -> BodyResult:
+        """The same for work that was started already."""
         return await supervise(
-            TaskRunning(work, name),
+            running,
             deadline=deadline,
             cancel=self.cancel,
             abandon=self.env.abandon,
@@ -156,7 +160,10 @@ class Attempt:
 
     async def value_of(self, work: Coroutine[Any, Any, Any], deadline: Deadline, name: str) -> Any:
         """The result of bounded work; raises what it raised, or the signal of what cut it."""
-        result = await self.bounded(work, deadline, name)
+        return self.value_in(await self.bounded(work, deadline, name), name)
+
+    def value_in(self, result: BodyResult, name: str) -> Any:
+        """The value of a result; raises what the work raised, or the signal of what cut it."""
         if isinstance(result, Returned):
             return result.value
         if isinstance(result, Raised):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.body import Cut, Raised, Returned, Running, supervise
+from makegood.tasks.child import FATAL
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.engine.response import Unusable, usable
@@ -27,9 +28,6 @@ from makegood.tasks.rules.failures import ToolFailure, classify_tool_error, stat
 from makegood.tasks.rules.rows import Row, RowError, Status
 from makegood.tasks.rules.tool_retry import decide_tool_retry
 from makegood.tasks.runners import TaskBody, ThreadBody
-
-FATAL = (MemoryError, SystemExit, KeyboardInterrupt)
-"""What a tool may not raise without ending its run (DESIGN, "Poison")."""
 
 LEASE_POLL_S = 0.05
 
@@ -243,7 +241,7 @@ class Calling:
         """Told to the model once; the second bug of the tool, or one that no tool may raise, ends the run."""
         tags = {"agent": self.attempt.agent.name, "tool": self.row.tool, "run_id": self.attempt.run_id}
         self.attempt.env.report_bug(raised, {**tags, "code": error.code})
-        again = self.row.tool in self.attempt.bugs or isinstance(raised, FATAL)
+        again = self.row.tool in self.attempt.bugs or is_fatal(raised)
         self.attempt.bugs.add(self.row.tool)
         told = RowError(error.code, f"The tool has a bug and failed: {error.message}")
         end_run = EndRun("BUG", f"{self.row.tool} failed with a bug: {error.message}") if again else None
@@ -323,6 +321,11 @@ def start_body(attempt: Attempt, run: ToRun, deadline: Deadline, *, repeat: bool
 def is_bug(row: Row) -> bool:
     """Whether the call failed with what is a bug of its tool."""
     return row.error is not None and row.error.code in ("BUG", "PROCESS_DIED")
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether a tool raised what ends its run, wherever it ran."""
+    return isinstance(error, FATAL) or (isinstance(error, ChildFailed) and error.fatal)
 
 
 def classify(error: BaseException, *, repeat: bool) -> ToolFailure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from makegood.tasks.context import CallLogger, DeadlineView, log
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.signals import EndRun
 from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.runners import ThreadRunning
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ async def run_hook(
         asyncio.get_running_loop(),
     )
     try:
-        await attempt.value_of(_called(hook, context, *args), deadline, name)
+        await _called(attempt, hook, (context, *args), deadline, name)
     except Exception as error:
         attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id, "hook": name})
         raise EndRun("BUG", f"{name} failed: {type(error).__name__}: {error}"[:500]) from error
@@ -62,7 +63,14 @@ async def run_hook(
     attempt.check(deadline, name)
 
 
-async def _called(hook: Callable[..., Any], context: HookContext, *args: Any) -> None:
-    made = hook(context, *args)
-    if inspect.isawaitable(made):
-        await made
+async def _called(
+    attempt: Attempt, hook: Callable[..., Any], args: Sequence[Any], deadline: Deadline, name: str
+) -> None:
+    """An async hook on the loop; a sync one in a thread of the pool, so that it may block."""
+    if inspect.iscoroutinefunction(hook):
+        await attempt.value_of(hook(*args), deadline, name)
+        return
+    threads = attempt.env.threads
+    await attempt.value_of(threads.reserve(), deadline, f"a free thread for {name}")
+    running = ThreadRunning(threads, lambda: hook(*args))
+    attempt.value_in(await attempt.supervised(running, deadline, name), name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from makegood.errors import MakegoodError, StaleFence, StoreUnreachable
+from makegood.errors import MakegoodError, StaleFence, StoreUnreachable, ToolError
 from makegood.store import faults
 from makegood.store.codes import TooManyContinuations
 from makegood.store.ops import runs
@@ -128,6 +128,8 @@ async def _outcome(attempt: Attempt) -> Ended | Signal:
         raise
     except Unusable as error:
         return EndRun("BUG", str(error))
+    except ToolError as error:  # what an agent's code lets pass is its result, not a defect of the system
+        return EndRun("BUG", f"The agent's code did not handle a failed call: {error.message}"[:500])
     except Exception as error:
         attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id})
         return EndRun("BUG", f"{type(error).__name__}: {error}"[:500])

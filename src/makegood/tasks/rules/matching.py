@@ -100,10 +100,7 @@ def match_step(
     calls in it are both answered, since the model has not seen the warning yet.
     """
     known = newest_generations(rows)
-    same: dict[tuple[str, str], list[Row]] = {call.identity: [] for call in calls}
-    for known_row in known:
-        if (known_row.tool, known_row.identity_digest) in same:
-            same[known_row.tool, known_row.identity_digest].append(known_row)
+    same = _by_identity(calls, known)
     taken: set[str] = set(claimed)
     found: dict[int, Row] = {}
     this_step: set[str] = set()
@@ -147,6 +144,16 @@ def match_call(
     return match_step([call], rows, claimed, asked_before, attempt=attempt).decisions[0]
 
 
+def _by_identity(calls: Sequence[Call], known: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Returns the rows of each identity that the step asks for, oldest first: few of what a long run has."""
+    same: dict[tuple[str, str], list[Row]] = {call.identity: [] for call in calls}
+    for row in known:
+        rows = same.get((row.tool, row.identity_digest))
+        if rows is not None:
+            rows.append(row)
+    return same
+
+
 def _candidate(
     call: Call,
     same: Sequence[Row],
@@ -156,7 +163,7 @@ def _candidate(
     exact: bool,
 ) -> Row | None:
     """Returns the row this call means: an exact one when asked for, else one with an effect, else the oldest."""
-    if call.effect == "read" and not call.reuse:
+    if not same or (call.effect == "read" and not call.reuse):
         return None
     candidates = [
         row
@@ -196,6 +203,6 @@ def _doubtful(
     attempt: int,
 ) -> tuple[Row, ...]:
     """Returns the rows that a call under a new identity may be repeating, oldest first."""
-    if call.effect == "read" or call.identity in asked_before:
+    if attempt == 1 or call.effect == "read" or call.identity in asked_before:
         return ()
     return tuple(row for row in known if row.tool == call.tool and row.has_effect and _claimable(row, taken, attempt))
