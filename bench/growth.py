@@ -12,6 +12,7 @@ from typing import Any
 import redis
 
 from bench.engine import execute_all, producer, runtime
+from bench.hosts import wait_until
 from bench.report import Outcome, alone, quantile
 from makegood import Client
 from makegood.store import keys
@@ -43,7 +44,7 @@ return #ARGV - 1
 def options(parser: argparse.ArgumentParser) -> None:
     """Sizes."""
     parser.add_argument("--finished", type=int, default=30_000, help="the larger number of finished runs")
-    parser.add_argument("--looks", type=int, default=60, help="times that each operation is measured")
+    parser.add_argument("--looks", type=int, default=150, help="times that each operation is measured")
 
 
 def measure(chosen: argparse.Namespace) -> Outcome:
@@ -88,6 +89,8 @@ def _grow(url: str, templates: dict[str, str], count: int) -> None:
         for begin in range(0, each, BATCH):
             ids = [keys.new_run_id(shard) for _ in range(min(BATCH, each - begin))]
             copy(keys=[prefix, template], args=["bench", *ids])
+    # The server rewrites its file after such growth; that is the price of the copies, not of finished runs.
+    wait_until(lambda: not store.info("persistence")["aof_rewrite_in_progress"], pause_s=0.5)
     store.close()
 
 

@@ -88,7 +88,9 @@ class Soak:
         store = self.ground.client.store
         with suppress(StoreUnreachable):
             found = store.do_all([read_counters(prefix) for prefix in all_prefixes()])
-            return sum(n for each in found for name, n in each.items() if name.startswith("runs_finished_total"))
+            return sum(
+                n for each in found for name, n in each.items() if name.startswith("runs_finished_total")
+            )
         return 0
 
     # --- faults ---------------------------------------------------------------------------------------------------
@@ -145,15 +147,14 @@ class Soak:
 
     def start_worker(self) -> Worker:
         """A worker with two processes behind the gates."""
-        worker = self.ground.worker(
+        return self.ground.worker(
             2,
-            restart_max_s=0.2,
+            constants={"workers.supervisor.RESTART_MAX_S": 0.2},
             lease_s=LEASE_S,
             redis_url=self.gates[0].url,
             broker_url=self.gates[1].url,
             log_level="ERROR",
         )
-        return worker
 
     def run(self) -> None:
         """Load and faults until every run has ended, then the check."""
@@ -246,9 +247,17 @@ def report_ends(made: Soak) -> int:
     results = [made.ground.client.get(run_id).result() for run_id in made.ground.tasks]
     ends = Counter((result.state, result.error.code if result.error else "") for result in results)
     print(f"ends: { {' '.join(end).strip(): count for end, count in ends.items()} }")
-    print(f"process deaths seen by runs: {dict(sorted(Counter(result.crashes for result in results).items()))}")
-    print(f"tickets: {len(made.ground.shop.tickets)}, requests for them: {len(made.ground.shop.requests)}, model requests: {len(made.ground.model.requests)}")
-    plain = [r for r in results if r.state != "succeeded" and "charge" not in str(made.ground.tasks[r.run_id]["plan"])]
+    print(
+        f"process deaths seen by runs: {dict(sorted(Counter(result.crashes for result in results).items()))}"
+    )
+    print(
+        f"tickets: {len(made.ground.shop.tickets)}, requests for them: {len(made.ground.shop.requests)}, model requests: {len(made.ground.model.requests)}"
+    )
+    plain = [
+        r
+        for r in results
+        if r.state != "succeeded" and "charge" not in str(made.ground.tasks[r.run_id]["plan"])
+    ]
     for result in plain[:5]:
         print(f"not succeeded: {result}")
     print("clean: none lost, none doubled, histories balanced, counters equal a recount", flush=True)

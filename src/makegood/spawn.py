@@ -49,7 +49,9 @@ class Ending:
         return lambda: self._followers.remove(follower) if follower in self._followers else None
 
 
-async def first_of(*signals: Callable[[Callable[[], None]], Callable[[], None]], timeout_s: float | None) -> None:
+async def first_of(
+    *signals: Callable[[Callable[[], None]], Callable[[], None]], timeout_s: float | None
+) -> None:
     """Wait until one of the signals came or the time is up; nothing of the wait remains when this returns.
 
     A signal is a function that takes what to call and returns how to let go of it (`Ending.follow`, `Cancel.follow`).

@@ -95,8 +95,8 @@ def poison_sync(ctx: ToolContext, name: str) -> str:
 async def wait_for_file(ctx: ToolContext, name: str) -> str:
     """Waits for the test."""
     PLAN.passing("waiting")
-    while not (PLAN.folder / f"{name}.open").exists():
-        await asyncio.sleep(0.01)  # noqa: ASYNC110  # another process opens it
+    while not (PLAN.folder / f"{name}.open").exists():  # noqa: ASYNC110  # another process opens it
+        await asyncio.sleep(0.01)
     return "open"
 
 

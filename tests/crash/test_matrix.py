@@ -45,7 +45,9 @@ def test_a_run_whose_process_is_killed_goes_on_in_the_other_process(ground: Fiel
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
-def test_a_run_whose_worker_is_told_to_stop_goes_on_in_the_next_worker(ground: Field, point: str, times: int) -> None:
+def test_a_run_whose_worker_is_told_to_stop_goes_on_in_the_next_worker(
+    ground: Field, point: str, times: int
+) -> None:
     """SIGTERM of the worker, once or twice, while the run is at a point; another worker is there."""
     ground.plan.set(point, "hold")
     first = ground.worker().ready()

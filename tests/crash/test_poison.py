@@ -44,12 +44,29 @@ def test_a_suspect_that_proves_itself_goes_back_among_the_others(ground: Field) 
         eventually(lambda n=waiting: ground.plan.count("waiting") > n, "it is in its call again", PATIENCE_S)
     (ground.plan.folder / "innocent.0.0.open").touch()
     ground.assert_clean()
-    kinds = [event["type"] for event in innocent.events()]  # type: ignore[union-attr]
+    kinds = [event["type"] for event in innocent.events()]
     assert innocent.result().crashes == 2
     assert kinds.count("run.handed_over") == 1
 
 
-def test_a_run_that_loses_its_worker_more_than_ten_times_in_one_attempt_ends_as_crashed(ground: Field) -> None:
+def test_a_suspect_that_another_host_reported_finds_a_quarantine_process(ground: Field) -> None:
+    """Its own supervisor is gone: every supervisor looks for suspects."""
+    worker = ground.worker(constants={"workers.supervisor.SUSPECTS_S": 0.5}).ready()
+    run = ground.enqueue(["wait_for_file"], name="alone")
+    for number in range(1, 3):
+        eventually(lambda n=number: ground.plan.count("waiting") >= n, "it is in its call", PATIENCE_S)
+        name = str(run.info()["worker"])
+        ground.client.store.do(lose_worker(prefix_of(run.id), name, only_expired=False, death=True))
+        ground.client.publisher.wake(run.id)
+    eventually(lambda: ground.plan.count("waiting") == 3, "it is in its call, alone", PATIENCE_S)
+    (ground.plan.folder / "alone.0.0.open").touch()
+    ground.assert_clean()
+    assert len(worker.children()) == 2
+
+
+def test_a_run_that_loses_its_worker_more_than_ten_times_in_one_attempt_ends_as_crashed(
+    ground: Field,
+) -> None:
     """At most ten continuations per attempt, whoever was at fault."""
     ground.worker().ready()
     run = ground.enqueue(["wait_for_file"], name="lost")

@@ -22,7 +22,7 @@ def continued_at(run: Run, number: int = 1) -> float:
     """Wall clock of the nth continuation, once it has happened."""
 
     def look() -> float | None:
-        found = [event for event in run.events() if event["type"] == "run.continued"]  # type: ignore[union-attr]
+        found = [event for event in run.events() if event["type"] == "run.continued"]
         return None if len(found) < number else datetime.fromisoformat(found[number - 1]["at"]).timestamp()
 
     return eventually(look, "the run is continued", PATIENCE_S)
@@ -81,7 +81,9 @@ def test_a_frozen_process_is_killed_and_reaped_and_its_run_goes_on(ground: Field
     assert run.result().crashes == 0
 
 
-def test_when_the_supervisor_is_killed_its_processes_die_and_another_worker_goes_on_after_the_lease(ground: Field) -> None:
+def test_when_the_supervisor_is_killed_its_processes_die_and_another_worker_goes_on_after_the_lease(
+    ground: Field,
+) -> None:
     """The host's view: nobody reports; the lease is what remains."""
     ground.plan.set("mid_tool", "hold")
     first = ground.worker(lease_s=2).ready()
@@ -109,7 +111,9 @@ def test_a_thawed_process_doubles_nothing_and_stops_its_own_work(ground: Field) 
     sent = len(ground.shop.requests)
     asked = len(ground.model.requests)
     first.signal(signal.SIGCONT)
-    eventually(lambda: "executed by" in first.log, "the zombie learns that the run is not its own", PATIENCE_S)
+    eventually(
+        lambda: "executed by" in first.log, "the zombie learns that the run is not its own", PATIENCE_S
+    )
     first.signal(signal.SIGTERM)
     assert first.wait() == 0
     assert (len(ground.shop.requests), len(ground.model.requests)) == (sent, asked)
@@ -126,7 +130,9 @@ def test_a_thawed_process_begins_no_effect_that_had_not_begun(ground: Field) -> 
     ground.process(lease_s=2).ready()
     ground.assert_clean()
     first.signal(signal.SIGCONT)
-    eventually(lambda: "executed by" in first.log, "the zombie learns that the run is not its own", PATIENCE_S)
+    eventually(
+        lambda: "executed by" in first.log, "the zombie learns that the run is not its own", PATIENCE_S
+    )
     first.signal(signal.SIGTERM)
     assert first.wait() == 0
     assert len(ground.shop.requests) == 1

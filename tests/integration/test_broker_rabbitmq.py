@@ -41,7 +41,7 @@ def test_a_stopped_worker_hands_its_run_over(over_rabbit: Field) -> None:
     assert first.wait() == 0
     second.ready()
     over_rabbit.assert_clean()
-    kinds = [event["type"] for event in run.events()]  # type: ignore[union-attr]
+    kinds = [event["type"] for event in run.events()]
     assert kinds.count("run.handed_over") == 1
     assert over_rabbit.plan.count("waiting") == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 import redis
 
 from makegood import BrokerUnreachable, Client
+from makegood.tasks.client import Run
 from support.crash import AGENT, PATIENCE_S, Field, MakeField, asks
 from support.engine import eventually
 from support.gate import Gate
@@ -58,7 +58,7 @@ def test_a_broker_that_is_killed_under_load_and_comes_back(
     eventually(lambda: field.plan.count("waiting") >= 6, "the slots are full", PATIENCE_S)
     kill(broker)
     task = asks(["ticket"], name="unannounced")
-    with pytest.raises(BrokerUnreachable, match="is stored, but the broker at .* cannot be reached") as told:
+    with pytest.raises(BrokerUnreachable, match=r"is stored, but the broker at .* cannot be reached") as told:
         field.client.enqueue(AGENT, task, key="unannounced")
     for run in runs:
         (field.plan.folder / f"{field.tasks[run.id]['name']}.0.1.open").touch()
@@ -133,6 +133,21 @@ def test_workers_whose_broker_is_half_open_go_on_when_it_is_back(
     field.assert_clean()
 
 
+def test_a_process_whose_connections_to_the_broker_lead_nowhere_hears_again(
+    make_field: MakeField, gate: Gate, store_url: str
+) -> None:
+    """The network forgets the connections and tells nobody. (With the real limits it takes 50 s, and a new process.)"""
+    field = make_field(store_url, gate.target)
+    sooner = {"tasks.wakeup.BROKER_SOCKET_S": 1, "workers.maintenance.REPUBLISH_S": 0.5}
+    field.worker(broker_url=gate.url, constants=sooner).ready()
+    assert field.enqueue(["ticket"]).wait(PATIENCE_S).state == "succeeded"
+    gate.deafen()
+    began_s = time.monotonic()
+    assert field.enqueue(["ticket"]).wait(PATIENCE_S).state == "succeeded"
+    print(f"deaf -> run ended: {time.monotonic() - began_s:.1f} s")
+    field.assert_clean()
+
+
 def test_connections_to_the_broker_that_are_reset_again_and_again(
     make_field: MakeField, gate: Gate, store_url: str
 ) -> None:
@@ -150,7 +165,7 @@ def test_connections_to_the_broker_that_are_reset_again_and_again(
     assert gate.cuts >= 10
 
 
-def enqueue_somehow(field: Field, task: dict[str, object], key: str):  # type: ignore[no-untyped-def]
+def enqueue_somehow(field: Field, task: dict[str, object], key: str) -> Run:
     """What the error tells a producer to do: again, with the same key."""
     while True:
         try:
@@ -176,4 +191,3 @@ def test_a_stopped_worker_ends_although_its_broker_is_gone(
     broker.start()
     field.worker().ready()
     field.assert_clean()
-    assert os.path.exists(field.plan.folder)

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -24,7 +25,7 @@ __all__ = ["redis7"]
 LOAD = 50
 
 
-def loaded(field: Field, runs: int = LOAD, *, processes: int = 2, **settings: object) -> None:
+def loaded(field: Field, runs: int = LOAD, *, processes: int = 2, **settings: Any) -> None:
     """Workers with many runs of three steps, a tenth of which have ended."""
     field.worker(processes, **settings).ready()
     for _ in range(runs):
@@ -72,11 +73,50 @@ def test_a_store_that_is_full_refuses_what_is_new_and_recovers(
     loaded(field, lease_s=4)
     with redis.Redis.from_url(server.url) as raw:
         raw.config_set("maxmemory", 1)
-        with Client(server.url, broker_url=store_url) as client, pytest.raises(MakegoodError, match="is full"):
+        with (
+            Client(server.url, broker_url=store_url) as client,
+            pytest.raises(MakegoodError, match="is full"),
+        ):
             client.enqueue(AGENT, asks(["ticket"], name="full"))
         time.sleep(6)  # as long as it is full: more than a lease
         raw.config_set("maxmemory", 0)
     field.enqueue(["ticket"])
+    field.assert_clean()
+
+
+def test_a_store_that_is_away_longer_than_a_worker_waits(
+    make_field: MakeField, fresh_server: ServerFactory, store_url: str
+) -> None:
+    """The runs are given up by the process and found again by its heartbeat, under the claim that they have."""
+    server = fresh_server()
+    field = make_field(server.url, store_url)
+    loaded(field, 20, processes=1, constants={"workers.runtime.STORE_PATIENCE_S": 2})
+    kill(server)
+    time.sleep(5)  # as long as it is away
+    server.start()
+    field.assert_clean()
+    assert all(run.result().attempts == 1 for run in field.runs)
+
+
+def test_a_worker_that_is_stopped_while_its_store_is_away_ends_within_its_grace(
+    make_field: MakeField, fresh_server: ServerFactory, store_url: str
+) -> None:
+    """Nobody can be told; another worker goes on after the lease."""
+    server = fresh_server()
+    field = make_field(server.url, store_url)
+    first = field.worker(lease_s=2, grace_s=3).ready()
+    for number in range(4):
+        field.enqueue(["ticket", "wait_for_file"], ["ticket"], name=f"n{number}")
+    eventually(lambda: field.plan.count("waiting") == 4, "they are in their calls", PATIENCE_S)
+    kill(server)
+    began_s = time.monotonic()
+    first.signal(signal.SIGTERM)
+    first.wait()
+    print(f"SIGTERM -> ended: {time.monotonic() - began_s:.1f} s at a grace of 3 s")
+    server.start()
+    for number in range(4):
+        (field.plan.folder / f"n{number}.0.1.open").touch()
+    field.worker(lease_s=2).ready()
     field.assert_clean()
 
 
@@ -97,10 +137,15 @@ def test_a_store_that_fails_over_to_its_replica(
     field = make_field(gate.url, store_url)
     with redis.Redis.from_url(old.url) as before, redis.Redis.from_url(new.url) as after:
         port = before.connection_pool.connection_kwargs["port"]
+        before.config_set("repl-diskless-sync-delay", 0)
         after.execute_command("REPLICAOF", "127.0.0.1", str(port))
-        eventually(lambda: after.info("replication")["master_link_status"] == "up", "it replicates", PATIENCE_S)
+        eventually(
+            lambda: after.info("replication")["master_link_status"] == "up", "it replicates", PATIENCE_S
+        )
         loaded(field)
-        before.execute_command("FAILOVER", "TO", "127.0.0.1", str(after.connection_pool.connection_kwargs["port"]))
+        before.execute_command(
+            "FAILOVER", "TO", "127.0.0.1", str(after.connection_pool.connection_kwargs["port"])
+        )
         eventually(lambda: after.info("replication")["role"] == "master", "it has failed over", PATIENCE_S)
         time.sleep(1)  # as long as the network needs to follow
         gate.point_to(new.url)
@@ -146,15 +191,17 @@ def test_a_claim_whose_reply_is_lost_is_executed_by_its_process(
 
     known = field.enqueue(["ticket"])
     known.wait(PATIENCE_S)
-    worker = next(event["data"]["worker"] for event in known.events() if event["type"] == "run.claimed")  # type: ignore[union-attr]
+    worker = next(event["data"]["worker"] for event in known.events() if event["type"] == "run.claimed")
     task = asks(["ticket"], name="unheard")
     run_id = stored_only(field, task)
     claim = field.client.store.do(
-        claim_run(shard_prefix=prefix_of(run_id), nonce="unheard", worker=worker, agents=[AGENT], lease_ms=600_000)
+        claim_run(
+            shard_prefix=prefix_of(run_id), nonce="unheard", worker=worker, agents=[AGENT], lease_ms=600_000
+        )
     )
     assert claim is not None
     field.assert_clean()
-    kinds = [event["type"] for event in field.client.get(run_id).events()]  # type: ignore[union-attr]
+    kinds = [event["type"] for event in field.client.get(run_id).events()]
     assert kinds.count("run.claimed") == 1
     assert "run.continued" not in kinds
 

@@ -17,17 +17,17 @@ from support.crash import AGENT, PATIENCE_S, Field, MakeField
 from support.engine import eventually
 from support.servers import ServerFactory, kill
 
-LEASE_S = 3
+LEASE_S = 2
 
 
 def kinds(run: Run) -> list[str]:
     """The types of a run's events."""
-    return [event["type"] for event in run.events()]  # type: ignore[union-attr]
+    return [event["type"] for event in run.events()]
 
 
 def event_at(run: Run, kind: str) -> float | None:
     """Wall clock of the first event of a type."""
-    found: Any = [event["at"] for event in run.events() if event["type"] == kind]  # type: ignore[union-attr]
+    found: Any = [event["at"] for event in run.events() if event["type"] == kind]
     return datetime.fromisoformat(found[0]).timestamp() if found else None
 
 
@@ -94,7 +94,9 @@ def waiting_runs(field: Field) -> list[Run]:
 
 def assert_nothing_was_taken_over(field: Field, runs: list[Run]) -> None:
     """Each run goes on in the process that has it, and ends there."""
-    eventually(lambda: [run.status() for run in runs] == ["running"] * len(runs), "the store answers", PATIENCE_S)
+    eventually(
+        lambda: [run.status() for run in runs] == ["running"] * len(runs), "the store answers", PATIENCE_S
+    )
     time.sleep(LEASE_S * 1.5)  # a takeover would need this long
     for run in runs:
         (field.plan.folder / f"{field.tasks[run.id]['name']}.0.0.open").touch()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -70,7 +70,10 @@ def play(request: RequestRecord) -> Behaviour:
     task, step = place_of(request)
     if step == len(task["plan"]):
         return Reply(f"done {task['name']}")
-    calls = [(tool, {"name": f"{task['name']}.{step}.{i}"}, f"call_{step}_{i}") for i, tool in enumerate(task["plan"][step])]
+    calls = [
+        (tool, {"name": f"{task['name']}.{step}.{i}"}, f"call_{step}_{i}")
+        for i, tool in enumerate(task["plan"][step])
+    ]
     return Reply(tool_calls=calls)
 
 
@@ -83,7 +86,11 @@ class Nursery:
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.nursery"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0
+            [sys.executable, "-m", "support.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            bufsize=0,
         )
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._lock = threading.Lock()
@@ -142,7 +149,11 @@ class Worker:
     def children(self) -> list[int]:
         """The pids of its processes."""
         with suppress(psutil.NoSuchProcess):
-            return [each.pid for each in psutil.Process(self.pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+            return [
+                each.pid
+                for each in psutil.Process(self.pid).children()
+                if each.status() != psutil.STATUS_ZOMBIE
+            ]
         return []
 
     def signal(self, number: int) -> None:
@@ -203,17 +214,27 @@ class Field:
             **settings,
         }
         named = {f"MAKEGOOD_{name.upper()}": str(value) for name, value in chosen.items()}
-        return {**named, "SHOP_URL": self.shop.url, "MODEL_URL": self.model.url, "FAULTS": str(self.plan.folder)}
+        return {
+            **named,
+            "SHOP_URL": self.shop.url,
+            "MODEL_URL": self.model.url,
+            "FAULTS": str(self.plan.folder),
+        }
 
     def worker(
-        self, processes: int = 1, *, concurrency: int = 20, restart_max_s: float | None = None, **settings: Any
+        self,
+        processes: int = 1,
+        *,
+        concurrency: int = 20,
+        constants: Mapping[str, float] | None = None,
+        **settings: Any,
     ) -> Worker:
-        """Start a supervised worker with this many processes for runs."""
+        """Start a supervised worker with this many processes for runs; `constants` are set by their names below makegood."""
         log_path = self.folder / f"worker-{len(self.workers)}.log"
         order = {
             "kind": "supervisor",
             "slots": [[RUNS_QUEUE, concurrency, number] for number in range(processes)],
-            "restart_max_s": restart_max_s,
+            "constants": dict(constants or {}),
             "env": self.env(**settings),
             "log": str(log_path),
             "path": [str(AGENTS_DIR)],
@@ -229,6 +250,7 @@ class Field:
         log_path, pulse = self.folder / f"process-{number}.log", self.folder / f"process-{number}.pulse"
         order = {
             "kind": "process",
+            "constants": {},
             "queue": RUNS_QUEUE,
             "concurrency": concurrency,
             "boot_id": f"lone{number}",
@@ -281,7 +303,12 @@ class Field:
 
 
 def assert_clean(
-    client: Client, shop: Shop, model: Provider, tasks: dict[str, dict[str, Any]], *, within_s: float = PATIENCE_S
+    client: Client,
+    shop: Shop,
+    model: Provider,
+    tasks: dict[str, dict[str, Any]],
+    *,
+    within_s: float = PATIENCE_S,
 ) -> None:
     """Every run has ended, no effect is lost or doubled, every history is balanced, and all counts are right."""
     results = {run_id: client.get(run_id).wait(within_s) for run_id in tasks}
@@ -339,7 +366,10 @@ def recount(client: Client, raw: Any, run_id: str, want: Counter[str]) -> str:
     left = {row["status"] for row in rows} - FINAL - ({"started", "planned"} if gave_up else set())
     assert not left, f"{run_id} is {state} with rows {left}"
     effects = Counter(row["status"] for row in rows if row["effect"] != "read")
-    numbers = {name: int(record.get(name) or 0) for name in ("fx_committed", "fx_unknown", "fx_not_started", "fx_open", "open_calls")}
+    numbers = {
+        name: int(record.get(name) or 0)
+        for name in ("fx_committed", "fx_unknown", "fx_not_started", "fx_open", "open_calls")
+    }
     assert numbers == {
         "fx_committed": effects["succeeded"],
         "fx_unknown": effects["unknown"] + effects["started"],
@@ -382,7 +412,11 @@ def glob(prefix: str) -> str:
 
 
 def open_field(
-    nursery: Nursery, folder: Path, url: str, broker_url: str, model: Callable[[RequestRecord], Behaviour] = play
+    nursery: Nursery,
+    folder: Path,
+    url: str,
+    broker_url: str,
+    model: Callable[[RequestRecord], Behaviour] = play,
 ) -> Field:
     """A field with a shop and a model of its own."""
     (folder / "faults").mkdir(parents=True)

@@ -19,6 +19,7 @@ class Gate:
         self._open = threading.Event()
         self._open.set()
         self._refuses = False
+        self._silent: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
 
@@ -53,6 +54,11 @@ class Gate:
     def refuse(self, *, refuse: bool = True) -> None:
         """Close new connections at once (or no longer)."""
         self._refuses = refuse
+
+    def deafen(self) -> None:
+        """The connections that are open now lead nowhere from here on, and nobody is told; new ones work."""
+        with self._lock:
+            self._silent.update(each for pair in self._pairs for each in pair)
 
     def point_to(self, target: str) -> None:
         """New connections go to another server; those that are open stay."""
@@ -90,7 +96,8 @@ class Gate:
         with contextlib.suppress(OSError, ValueError):
             while data := source.recv(1 << 16):
                 self._open.wait()
-                sink.sendall(data)
+                if source not in self._silent:
+                    sink.sendall(data)
         _shut(source, sink)
         with self._lock:
             self._pairs = [pair for pair in self._pairs if source not in pair]

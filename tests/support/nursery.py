@@ -6,6 +6,7 @@ started ends with it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -61,18 +62,18 @@ def work(order: dict[str, Any]) -> int:
     os.dup2(log, 2)
     os.environ.update(order["env"])
     sys.path[:0] = order["path"]
+    for name, value in order["constants"].items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(f"makegood.{module}"), constant, value)
     if order["kind"] == "process":
         from makegood.workers.process import serve
 
         pulse = os.open(order["pulse"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         return serve(order["queue"], order["concurrency"], pulse, order["boot_id"])
     from makegood.settings import Settings
-    from makegood.workers import supervisor
     from makegood.workers.children import Slot
     from makegood.workers.supervisor import Supervisor
 
-    if order.get("restart_max_s") is not None:
-        supervisor.RESTART_MAX_S = order["restart_max_s"]
     slots = [Slot(*each) for each in order["slots"]]
     return Supervisor(slots, Settings.load(), env={}, announce="ready queues").run()
 

@@ -11,7 +11,9 @@ from makegood.workers import embedded
 def redis_server() -> Path:
     """Where redis-server is."""
     found = shutil.which("redis-server")
-    assert found is not None, "Redis is not installed; run: apt-get install -y --no-install-recommends redis-server"
+    assert found is not None, (
+        "Redis is not installed; run: apt-get install -y --no-install-recommends redis-server"
+    )
     return Path(found)
 
 

@@ -25,7 +25,9 @@ class Rabbit:
     def __init__(self, folder: Path) -> None:
         server = SCRIPTS / "rabbitmq-server"
         if not server.exists() and shutil.which("rabbitmq-server") is None:
-            pytest.fail("RabbitMQ is not installed; run: apt-get install -y --no-install-recommends rabbitmq-server")
+            pytest.fail(
+                "RabbitMQ is not installed; run: apt-get install -y --no-install-recommends rabbitmq-server"
+            )
         self.port, self._dist_port, epmd_port = free_port(), free_port(), free_port()
         self._folder = folder
         node = f"makegood{os.getpid()}@localhost"

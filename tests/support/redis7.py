@@ -20,10 +20,22 @@ class RedisServer:
     def __init__(self, folder: Path) -> None:
         binary = shutil.which("redis-server")
         if binary is None:
-            pytest.fail("Redis is not installed; run: apt-get install -y --no-install-recommends redis-server")
+            pytest.fail(
+                "Redis is not installed; run: apt-get install -y --no-install-recommends redis-server"
+            )
         self.port = free_port()
         self._log = (folder / "redis.log").open("ab")
-        command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        command = [
+            binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(folder),
+            "--save",
+            "",
+        ]
         durable = ["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"]
         self._process = subprocess.Popen([*command, *durable], stdout=self._log, stderr=self._log)
         with redis.Redis.from_url(self.url) as client:

@@ -290,9 +290,7 @@ def fake_world(kind: str) -> World:
     raw = fakeredis.FakeRedis(server=server)
     if kind == "sync":
         return World(SyncStore("redis://fake", client=fakeredis.FakeRedis(server=server)), raw)
-    return World(
-        AsyncDoor(lambda: AsyncStore("redis://fake", line=FakeLine(server))), raw
-    )
+    return World(AsyncDoor(lambda: AsyncStore("redis://fake", line=FakeLine(server))), raw)
 
 
 def real_world(kind: str, url: str) -> World:

@@ -8,7 +8,9 @@ LEASE_S = 10.0
 SERVER = ("run-1", "repl-1")
 
 
-def watched(seconds: int, *, start: Watch | None = None, at_s: float = 1000.0, server: tuple[str, str] = SERVER) -> Watch:
+def watched(
+    seconds: int, *, start: Watch | None = None, at_s: float = 1000.0, server: tuple[str, str] = SERVER
+) -> Watch:
     """A watch after one look a second at a server whose clock runs with ours."""
     watch = start or Watch()
     for second in range(seconds + 1):

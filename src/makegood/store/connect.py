@@ -23,7 +23,7 @@ REPLY_S = 15
 LOST = (RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError, OSError)
 """What redis-py raises when the server is not there or does not answer."""
 
-FORBIDDEN = ("NOPERM", "ACL failure in script", "ERR ACL failure in script")
+FORBIDDEN = ("NOPERM", "ACL failure in script", "The user executing the script can't run")
 """How a server's answer begins when its access rules forbid a command, asked for directly or by a script."""
 
 
@@ -43,7 +43,7 @@ def refused(url: str, error: RedisError) -> MakegoodError:
             f"The state store at {mask_url(url)} is full (its maxmemory is reached), so the operation was refused and "
             "nothing of it was written; raise maxmemory or add memory."
         )
-    if isinstance(error, NoPermissionError) or why.startswith(FORBIDDEN):
+    if isinstance(error, NoPermissionError) or why.removeprefix("ERR ").startswith(FORBIDDEN):
         return NotAllowed(
             f"The state store at {mask_url(url)} does not allow the operation to this user "
             f"({why.removeprefix('NOPERM ')[:200].rstrip('.')}); let its administrator grant it, or use another user."

@@ -83,7 +83,9 @@ class Link:
         self._unsent.append(_Sent(_packed(parts), on_reply, time.monotonic() + self._patience_s))
         if self._flush_due:
             return
-        if not self._sent:  # nothing is on its way: one that is alone goes now, those of a busy loop go together
+        if (
+            not self._sent
+        ):  # nothing is on its way: one that is alone goes now, those of a busy loop go together
             self._flush()
         else:
             self._flush_due = True

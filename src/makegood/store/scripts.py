@@ -71,7 +71,9 @@ def escaped(parts: Sequence[Any]) -> tuple[Any, ...]:
     Text that has no UTF-8 form (a lone surrogate in a message of the system) is escaped: it must not make the whole
     pipeline, which carries the operations of other runs, impossible to send.
     """
-    return tuple([part.encode(errors="backslashreplace") if isinstance(part, str) else part for part in parts])
+    return tuple(
+        [part.encode(errors="backslashreplace") if isinstance(part, str) else part for part in parts]
+    )
 
 
 def wire(op: Op[Any]) -> tuple[Arg, ...]:

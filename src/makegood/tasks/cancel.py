@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
+from makegood.spawn import first_of
+
 Cause = Literal["user", "parent", "hook", "disposed"]
 """Who stopped an attempt (CONTRACT F2)."""
 
@@ -15,7 +17,6 @@ class Cancel:
     """Says once, and for good, that an attempt must stop. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
         self._followers: list[Callable[[], None]] = []
         self.cause: Cause | None = None
         self.detail = ""
@@ -30,13 +31,12 @@ class Cancel:
         if self.cause is not None:
             return
         self.cause, self.detail = cause, detail
-        self._event.set()
-        for follower in self._followers:
+        for follower in list(self._followers):
             follower()
 
     async def wait(self) -> None:
         """Return when the attempt was asked to stop."""
-        await self._event.wait()
+        await first_of(self.follow, timeout_s=None)
 
     def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
         """Call `follower` when asked (at once when that was earlier); returns how to let go of it."""
@@ -57,7 +57,9 @@ class CancelView:
 
     def __init__(self) -> None:
         self._told = False
-        self._waiting: list[threading.Event | asyncio.Event] = []  # made only by those who wait: most never do
+        self._waiting: list[
+            threading.Event | asyncio.Event
+        ] = []  # made only by those who wait: most never do
 
     def is_set(self) -> bool:
         """Whether the tool should stop."""

@@ -61,7 +61,9 @@ class FaultPlan:
         until_s = time.monotonic() + within_s
         while (pid := self.fired(point)) is None:
             if time.monotonic() > until_s:
-                raise TimeoutError(f"nothing came to {point} within {within_s:g} s ({self.count(point)} passings)")
+                raise TimeoutError(
+                    f"nothing came to {point} within {within_s:g} s ({self.count(point)} passings)"
+                )
             time.sleep(POLL_S)
         return pid
 
@@ -124,8 +126,8 @@ def arm(folder: Path | str) -> FaultPlan:
 async def pass_point(plan: FaultPlan, point: str) -> None:
     """Pass a point of a tool's own; to hold does not block the loop."""
     if strike(plan.passing(point)):
-        while not plan.released(point):
-            await asyncio.sleep(POLL_S)
+        while not plan.released(point):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)  # another process lets it go
 
 
 def strike(action: Action | None) -> bool:

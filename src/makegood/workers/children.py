@@ -77,12 +77,8 @@ class Child:
 
 def session_members(session: int) -> list[int]:
     """Processes of a session that have not ended. Only Linux tells; elsewhere the process group is all there is."""
-    found = []
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir("/proc"):
-            if name.isdigit() and _session_of(name) == session:
-                found.append(int(name))
-    return found
+    names = (path.name for path in Path("/proc").glob("[0-9]*"))
+    return [int(name) for name in names if _session_of(name) == session]
 
 
 def _session_of(pid: str) -> int:

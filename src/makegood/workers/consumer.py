@@ -43,7 +43,10 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         """A message that is no Celery task."""
-        keep(message, "The message is no Celery task message; send makegood.run(agent=…, input=…) as a Celery task.")
+        keep(
+            message,
+            "The message is no Celery task message; send makegood.run(agent=…, input=…) as a Celery task.",
+        )
 
     def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
         """A task name that this worker does not have."""
@@ -57,7 +60,11 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
 def keep(message: Any, reason: str) -> None:
     """Set a message aside; when the store cannot take it, it goes back to the queue."""
-    raw = message.body if isinstance(message.body, bytes) else str(message.body).encode("utf-8", "backslashreplace")
+    raw = (
+        message.body
+        if isinstance(message.body, bytes)
+        else str(message.body).encode("utf-8", "backslashreplace")
+    )
     log.error("message set aside: %s", reason)
     try:
         for target in aside:

@@ -91,7 +91,9 @@ class Heartbeat:
         for run_id in held:
             by_shard[prefix_of(run_id)].append(run_id)
         lease_ms = round(self._lease_s * 1000)
-        ops = [renew_lease(prefix, self._worker, lease_ms, by_shard.get(prefix, [])) for prefix in all_prefixes()]
+        ops = [
+            renew_lease(prefix, self._worker, lease_ms, by_shard.get(prefix, [])) for prefix in all_prefixes()
+        ]
         self._on_beat(Round(held, self._store.do_all(ops), began_s + self._lease_s))
 
     def _show_life(self) -> None:

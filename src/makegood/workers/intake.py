@@ -26,11 +26,16 @@ def accept(runtime: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any], tas
     """
     given = {**dict(zip(TAKES, args, strict=False)), **kwargs}
     try:
-        unknown = [*(f"argument {n + 1}" for n in range(len(TAKES), len(args))), *sorted(set(kwargs) - set(TAKES))]
+        unknown = [
+            *(f"argument {n + 1}" for n in range(len(TAKES), len(args))),
+            *sorted(set(kwargs) - set(TAKES)),
+        ]
         if unknown:
             names = ", ".join(unknown)[:200]
             raise InvalidInput(f"makegood.run takes agent, input and key; it does not know {names}.")
-        request = queries.checked_request(given.get("agent"), given.get("input"), given.get("key") or task_id, None)
+        request = queries.checked_request(
+            given.get("agent"), given.get("input"), given.get("key") or task_id, None
+        )
         made = runtime.run_flow(queries.enqueue(request))
     except (InvalidInput, UnknownAgent, KeyConflict) as error:
         log.error("message set aside: %s", error)

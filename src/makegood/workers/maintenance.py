@@ -51,7 +51,9 @@ class Maintenance:
             ("hearing", REPUBLISH_S, self._listen),
             ("liveness", SWEEP_S, self._touch),
         ]
-        self._tasks = [spawn(self._repeat(name, pause_s, duty), name=f"duty-{name}") for name, pause_s, duty in duties]
+        self._tasks = [
+            spawn(self._repeat(name, pause_s, duty), name=f"duty-{name}") for name, pause_s, duty in duties
+        ]
         self._tasks.append(spawn(self._measure_lag(), name="duty-lag"))
 
     async def stop(self) -> None:
@@ -88,7 +90,9 @@ class Maintenance:
         runtime = self._runtime
         in_queue = await asyncio.to_thread(runtime.publisher.queue_length, runtime.queue)
         free = runtime.slots - len(runtime.attempts)
-        self._hearing = deaf.look(self._hearing, received=runtime.received, in_queue=in_queue, free_slots=free)
+        self._hearing = deaf.look(
+            self._hearing, received=runtime.received, in_queue=in_queue, free_slots=free
+        )
         if deaf.is_deaf(self._hearing) and not runtime.env.draining.is_set():
             self._hearing = deaf.Hearing()
             runtime.on_recycle("messages wait, but none reaches this process")

@@ -33,17 +33,21 @@ def report(settings: Settings, obituary: Obituary) -> tuple[int, int]:
     cannot be reached: repeat it.
     """
     store = SyncStore(settings.redis_url, client=open_sync(settings.redis_url, retries=1, reply_s=REPLY_S))
+    run_ids: list[str] = []
+    suspects = 0
+    left = all_prefixes()
     try:
-        answers = store.do_all(
-            [
+        while left:
+            ops = [
                 lose_worker(prefix, obituary.worker, only_expired=False, death=obituary.death)
-                for prefix in all_prefixes()
+                for prefix in left
             ]
-        )
+            answers = store.do_all(ops)
+            run_ids += [run_id for answer in answers for run_id in answer.run_ids]
+            suspects += sum(answer.suspects for answer in answers)
+            left = [prefix for prefix, answer in zip(left, answers, strict=True) if answer.run_ids]
     finally:
         store.close()
-    run_ids = [run_id for answer in answers for run_id in answer.run_ids]
-    suspects = sum(answer.suspects for answer in answers)
     _announce(settings, run_ids, suspects > 0)
     return len(run_ids), suspects
 

@@ -44,7 +44,9 @@ def serve(queue: str, concurrency: int, pulse_fd: int | None, boot_id: str) -> i
     from makegood.workers.app import app, boot, settings
 
     set_up_logging(settings.log_level)
-    warnings.filterwarnings("ignore", category=SecurityWarning)  # JSON only: root can be told nothing it would run
+    warnings.filterwarnings(
+        "ignore", category=SecurityWarning
+    )  # JSON only: root can be told nothing it would run
     if pulse_fd is not None:
         boot.supervised(pulse_fd, boot_id)
     calm_collector()

@@ -159,7 +159,9 @@ class Runtime:
         )
         await breakers.refresh()
         if self.agents:
-            await store.do(catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()}))
+            await store.do(
+                catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()})
+            )
             await self.env.adapter.warm_up()
         self.answered_s = time.monotonic()
         self._maintenance = Maintenance(self)
@@ -188,22 +190,30 @@ class Runtime:
         for beat in round_.beats:
             for run_id in beat.lost:
                 attempt = self.attempts.get(run_id)
-                if attempt is not None and attempt.claim.fence == round_.held[run_id] and not attempt.cancel.asked:
-                    log.warning("run %s is executed by another worker; this one stops its own work on it", run_id)
+                if (
+                    attempt is not None
+                    and attempt.claim.fence == round_.held[run_id]
+                    and not attempt.cancel.asked
+                ):
+                    log.warning(
+                        "run %s is executed by another worker; this one stops its own work on it", run_id
+                    )
                     attempt.cancel.ask("disposed")
             found.update(run_id for run_id in beat.found if run_id not in self.attempts)
-        self.heartbeat.valid_until_s = round_.valid_until_s  # only now: work that is lost must not see a valid lease
+        self.heartbeat.valid_until_s = (
+            round_.valid_until_s
+        )  # only now: work that is lost must not see a valid lease
         if self._claiming == 0:
             for run_id in found & self._found:
                 self._running.add(spawn(self._adopt(run_id), name=f"adopt-{run_id}"))
         self._found = found
 
     async def _adopt(self, run_id: str) -> None:
-        """A claim whose reply was lost: the store says that this process holds the run, so it executes it."""
+        """The store says that this process holds the run: its claim's reply was lost, or the store was away too long."""
         fields, now_ms = await self.env.store.do_all([read_record(run_id), server_time()])
         if run_id in self.attempts or fields.get("worker") != self.worker.encode():
             return
-        log.warning("run %s was claimed by this process, which never heard of it; it is executed now", run_id)
+        log.warning("run %s is held by this process, which does not execute it; it is taken up now", run_id)
         self._claiming += 1
         try:
             attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
@@ -267,7 +277,12 @@ class Runtime:
         report_bug(error, {"run_id": claim.run_id})
         message = f"The run's record cannot be read: {type(error).__name__}: {error}"[:500]
         op = runs.end_run(
-            run_id=claim.run_id, fence=claim.fence, op=f"{claim.fence}/open", state=State.FAILED, code="BUG", message=message
+            run_id=claim.run_id,
+            fence=claim.fence,
+            op=f"{claim.fence}/open",
+            state=State.FAILED,
+            code="BUG",
+            message=message,
         )
         with contextlib.suppress(StaleFence):
             await self.env.store.do(op)

@@ -28,6 +28,7 @@ STABLE_S = 60.0
 
 TICK_S = 0.5
 REPORT_AGAIN_S = 1.0
+SUSPECTS_S = 10.0
 START_S = 120.0
 """A process that does not consume after this long is killed and started again."""
 
@@ -49,6 +50,7 @@ class Supervisor:
         self._stops = self._stops_sent = 0
         self._stop_at_s = float("inf")
         self._announced = False
+        self._suspects_at_s = 0.0
         self._code = 0
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = os.pipe()
@@ -58,14 +60,13 @@ class Supervisor:
         self._listen_for_signals()
         for slot in self._slots:
             self._start(slot)
-        if waiting_suspects(self._settings):
-            self._want_quarantine()
         while self._children or (self._due and not self._stops):
             self._listen()
             self._reap()
             self._send_stops()
             self._kill_silent()
             self._send_reports()
+            self._look_for_suspects()
             self._restart_due()
         self._send_reports(last=True)
         signal.set_wakeup_fd(-1)
@@ -162,6 +163,14 @@ class Supervisor:
                 self._say(f"the process for {child.slot.queue} is silent for {limit_s:g} s; it is killed.")
                 child.killed = True
                 child.kill_group()
+
+    def _look_for_suspects(self) -> None:
+        """Suspects may wait whose own supervisor is gone, or reported them before this one started."""
+        if self._stops or time.monotonic() < self._suspects_at_s:
+            return
+        self._suspects_at_s = time.monotonic() + SUSPECTS_S
+        if waiting_suspects(self._settings):
+            self._want_quarantine()
 
     def _want_quarantine(self) -> None:
         slot = Slot(QUARANTINE_QUEUE, 1)

@@ -32,4 +32,8 @@ def look(watch: Watch, identity: tuple[str, str], server_ms: int, now_s: float, 
 
 def trusted(watch: Watch, lease_s: float, now_s: float) -> bool:
     """Whether leases and expiry may be acted upon: the server was watched for one full lease."""
-    return bool(watch.identity[0]) and watch.seen_s - watch.since_s >= lease_s and now_s - watch.seen_s <= lease_s
+    return (
+        bool(watch.identity[0])
+        and watch.seen_s - watch.since_s >= lease_s
+        and now_s - watch.seen_s <= lease_s
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Literal
 
 from makegood.store import keys
@@ -57,14 +58,14 @@ def enqueue_run(
 
     expires = "" if expires_in_ms is None else expires_in_ms
     args = (run_id, agent, session or "", key_digest, key or "", body, input_digest, expires)
-    return Op(
-        "enqueue_run", (keys.prefix_of(run_id),), (*args, *blobs(blob_digests), *events(born)), parse
-    )
+    return Op("enqueue_run", (keys.prefix_of(run_id),), (*args, *blobs(blob_digests), *events(born)), parse)
 
 
 def claim_of(run_id: str, now_ms: int, fields: Mapping[str, bytes]) -> Claim:
     """A claim from the record's fields."""
-    record = {name: text(value) for name, value in fields.items()}
+    record = {
+        intern(name): text(value) for name, value in fields.items()
+    }  # a process may hold a thousand records
     return Claim(run_id, record["fence"], now_ms, record)
 
 

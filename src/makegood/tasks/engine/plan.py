@@ -98,7 +98,11 @@ def plan_step(
     """Decide every call of a reply before any of them starts."""
     checked = [_checked(agent, part, secret_fields) for part in parts]
     return plan_wanted(
-        [(part.id, part.name, item) for part, item in zip(parts, checked, strict=True)], rows, claimed, asked, place
+        [(part.id, part.name, item) for part, item in zip(parts, checked, strict=True)],
+        rows,
+        claimed,
+        asked,
+        place,
     )
 
 
@@ -154,7 +158,9 @@ def _decided(
         return replace(made, kind="answer", answer=answer, questioned=item.call.identity_digest), None
     if isinstance(match, RepeatUnknown):
         return _repeated(made, item, match, place, index)
-    run = ToRun(_row(item, match.row.call_key, match.generation, place, index), item.tool, item.kwargs, repeat=False)
+    run = ToRun(
+        _row(item, match.row.call_key, match.generation, place, index), item.tool, item.kwargs, repeat=False
+    )
     return replace(made, row_id=run.row_id), run
 
 
@@ -169,7 +175,9 @@ def _repeated(
         message = "An identical call may have had its effect; its outcome is not known yet, so it is not made again."
         return replace(made, kind="answer", answer=error_answer("TOOL_OUTCOME_UNKNOWN", message)), None
     row = replace(
-        _row(item, old.call_key, old.generation, place, index), args=old.args, request_digest=old.request_digest
+        _row(item, old.call_key, old.generation, place, index),
+        args=old.args,
+        request_digest=old.request_digest,
     )
     try:
         kwargs = item.kwargs if match.same_args else tool.bind_recorded(old.args, item.kwargs)
@@ -202,7 +210,9 @@ def _id_of(row: Row) -> str:
 
 
 def _possible_repeat(rows: Sequence[Row]) -> dict[str, Any]:
-    listed = [{"tool": r.tool, "attempt": r.attempt, "status": r.status, "arguments": r.args} for r in rows[:SHOWN]]
+    listed = [
+        {"tool": r.tool, "attempt": r.attempt, "status": r.status, "arguments": r.args} for r in rows[:SHOWN]
+    ]
     message = (
         "Earlier attempts of this task made these calls of the tool. If yours means the same, do not make it;"
         " if it is another one, ask again and it runs."

@@ -114,7 +114,8 @@ def match_step(
                 this_step.add(row.call_key)
     taken |= this_step
     highest = {
-        identity: max((ordinal_of(each.call_key) for each in alike), default=0) for identity, alike in same.items()
+        identity: max((ordinal_of(each.call_key) for each in alike), default=0)
+        for identity, alike in same.items()
     }
     asked: set[tuple[str, str]] = set(asked_before)
     decisions: list[Match] = []
@@ -205,4 +206,6 @@ def _doubtful(
     """Returns the rows that a call under a new identity may be repeating, oldest first."""
     if attempt == 1 or call.effect == "read" or call.identity in asked_before:
         return ()
-    return tuple(row for row in known if row.tool == call.tool and row.has_effect and _claimable(row, taken, attempt))
+    return tuple(
+        row for row in known if row.tool == call.tool and row.has_effect and _claimable(row, taken, attempt)
+    )

@@ -20,7 +20,9 @@ async def run_once(
     """
     if not agents:
         return []
-    found = await store.do_all([sweep_queued(prefix, agents, quarantine=quarantine) for prefix in all_prefixes()])
+    found = await store.do_all(
+        [sweep_queued(prefix, agents, quarantine=quarantine) for prefix in all_prefixes()]
+    )
     waiting = [run_id for shard in found for run_id in shard]
     if not waiting:
         return []
