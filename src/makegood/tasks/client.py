@@ -21,7 +21,6 @@ from makegood.tasks.client_base import (
     waited_out,
 )
 from makegood.tasks.flows import Flow, run_async, run_sync
-from makegood.tasks.journal import load_journal, record
 from makegood.tasks.records import Result
 
 if TYPE_CHECKING:
@@ -137,8 +136,7 @@ class Run:
 
     def journal(self) -> list[dict[str, Any]]:
         """The rows of the run's calls, oldest first."""
-        self.status()
-        return [record(entry) for entry in self._client.run_flow(load_journal(self.id))]
+        return self._client.run_flow(queries.load_rows(self.id))
 
     def wait(self, timeout: float | None = None) -> Result:
         """The result once the run has ended or waits for a review. Raises WaitTimeout after `timeout` seconds."""
@@ -301,8 +299,7 @@ class AsyncRun:
 
     async def journal(self) -> list[dict[str, Any]]:
         """The rows of the run's calls, oldest first."""
-        await self.status()
-        return [record(entry) for entry in await self._client.run_flow(load_journal(self.id))]
+        return await self._client.run_flow(queries.load_rows(self.id))
 
     async def wait(self, timeout: float | None = None) -> Result:
         """The result once the run has ended or waits for a review. Raises WaitTimeout after `timeout` seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -109,6 +109,18 @@ def record(entry: Entry) -> dict[str, Any]:
         "compensation": None,
         "generation": row.generation,
     }
+
+
+def closed(entry: Entry) -> Entry:
+    """A row of a run that has ended: one that no worker could close any more reads as what is known of it (F3)."""
+    row = entry.row
+    if row.status == "planned":
+        error = RowError("TOOL_NOT_STARTED", "The run ended before the call started; it had no effect.")
+        return replace(entry, row=replace(row, status="aborted_before_dispatch", error=error))
+    if row.status == "started":
+        error = RowError("TOOL_OUTCOME_UNKNOWN", "The worker was lost during the call; its outcome is not known.")
+        return replace(entry, row=replace(row, status="failed" if row.effect == "read" else "unknown", error=error))
+    return entry
 
 
 def load_journal(run_id: str) -> Flow[list[Entry]]:

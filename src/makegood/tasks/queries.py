@@ -13,8 +13,9 @@ from makegood.errors import InvalidInput, PayloadTooLarge, RunNotFound, UnknownA
 from makegood.store import keys
 from makegood.store.ops import catalog, reads, runs
 from makegood.store.ops.blobs import spill
-from makegood.store.states import State
+from makegood.store.states import TERMINAL, State
 from makegood.tasks.flows import Flow, resolved
+from makegood.tasks.journal import closed, load_journal, record
 from makegood.tasks.records import Result
 from makegood.tasks.rules.callkeys import digest
 
@@ -134,6 +135,13 @@ def load_state(run_id: str) -> Flow[State]:
     if state is None:
         raise RunNotFound(f"There is no run {run_id} in this store; check the id and the store's URL.")
     return State(state)
+
+
+def load_rows(run_id: str) -> Flow[list[dict[str, Any]]]:
+    """The journal as clients see it, oldest first. Raises RunNotFound."""
+    state = yield from load_state(run_id)
+    entries = yield from load_journal(run_id)
+    return [record(closed(entry) if state in TERMINAL else entry) for entry in entries]
 
 
 def check_run_id(run_id: object) -> None:

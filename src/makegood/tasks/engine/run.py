@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from makegood.errors import MakegoodError, StaleFence, StoreUnreachable, ToolError
+from makegood.errors import MakegoodError, RunNotFound, StaleFence, StoreUnreachable, ToolError
 from makegood.store import faults
-from makegood.store.codes import TooManyContinuations
+from makegood.store.codes import OutOfOrder, TooManyContinuations
 from makegood.store.ops import runs
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.leases import MAX_CONTINUATIONS
@@ -130,9 +130,16 @@ async def _outcome(attempt: Attempt) -> Ended | Signal:
         return EndRun("BUG", str(error))
     except ToolError as error:  # what an agent's code lets pass is its result, not a defect of the system
         return EndRun("BUG", f"The agent's code did not handle a failed call: {error.message}"[:500])
+    except (OutOfOrder, RunNotFound) as error:
+        return _distrusted(error)
     except Exception as error:
         attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id})
         return EndRun("BUG", f"{type(error).__name__}: {error}"[:500])
+
+
+def _distrusted(error: MakegoodError) -> EndRun:
+    """A failover has lost what this run had written: its record is not to be trusted, so it ends."""
+    return EndRun("CRASHED", f"The store has lost acknowledged writes of this run: {error}"[:500])
 
 
 def _success(attempt: Attempt, output: Any) -> Ended:
@@ -151,8 +158,8 @@ async def _conclude(attempt: Attempt, outcome: Ended | Signal) -> None:
         await attempt.drain_pending()
     except (StaleFence, StoreUnreachable):
         raise
-    except MakegoodError as error:  # a failover has lost what this run had written: its record is not to be trusted
-        outcome = EndRun("CRASHED", f"The store has lost acknowledged writes of this run: {error}"[:500])
+    except MakegoodError as error:
+        outcome = _distrusted(error)
     if isinstance(outcome, HandOver):
         await _hand_over(attempt)
     elif isinstance(outcome, ParkRun):
