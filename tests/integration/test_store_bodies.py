@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -16,7 +18,7 @@ from makegood.store.ops.blobs import ORPHAN_S, PIECE_BYTES, read_blob, reference
 from makegood.store.ops.runs import enqueue_run
 from makegood.store.ops.steps import Ack, RowOutcome
 from makegood.store.scripts import Op
-from makegood.tasks.latencies import sample, spread_of
+from makegood.tasks.latencies import DAY_MS, LatencyBoard, sample, spread_of
 from support.store import AGENT, PREFIX, SHARD, World
 from support.store_ops import Held, end, intent, note, outcome
 
@@ -154,6 +156,12 @@ def test_reads_of_what_is_not_there_are_empty(world: World) -> None:
 # --- durations ------------------------------------------------------------------------------------------------------
 
 
+def day_of(world: World, series: str) -> dict[str, int]:
+    """The only day that a series has, as long as no midnight passes."""
+    (name,) = world.raw.keys(f"{PREFIX}lat:{series}:*")
+    return world.do(reads.read_latency(PREFIX, series, int(name.rpartition(b":")[2])))
+
+
 @pytest.mark.contract("A7")
 def test_percentiles_are_right_within_five_percent_and_the_maximum_exactly(world: World) -> None:
     """Over all shards' parts; several thousand durations over four orders of magnitude."""
@@ -163,7 +171,7 @@ def test_percentiles_are_right_within_five_percent_and_the_maximum_exactly(world
     for start in range(0, 1000, 100):
         taken = [sample("tool:mail", duration_s) for duration_s in durations_s[start : start + 100]]
         world.do(note(held, world.op(), latencies=taken))
-    part = world.do(reads.read_latency(PREFIX, "tool:mail"))
+    part = day_of(world, "tool:mail")
     spread = spread_of([part, {}])
     assert spread.samples == 1000
     for quantile, value_s in ((0.5, spread.p50_s), (0.95, spread.p95_s), (0.99, spread.p99_s)):
@@ -182,24 +190,49 @@ def test_what_every_operation_measures_is_counted(world: World) -> None:
         world.do(op)
         world.do(op)
     assert [world.samples(name) for name in ("tool:a", "tool:b", "run:support", "none")] == [1, 1, 1, 0]
-    part = world.do(reads.read_latency(PREFIX, "tool:a"))
-    (day,) = {name.partition(":")[0] for name in part}
-    assert part == {f"{day}:5": 1, f"{day}:max": 40}
-    assert int(day) == pytest.approx(world.now_ms() / 86_400_000, abs=1)
+    assert day_of(world, "tool:a") == {"5": 1, "max": 40}
 
 
 @pytest.mark.contract("A7")
-def test_old_days_no_longer_count() -> None:
-    """Seven days, by the newest that has samples; no sample is no number."""
-    part = {
-        "20000:10": 5,
-        "20000:max": 9_000_000,
-        "20007:20": 1,
-        "20007:max": 80,
-        "20001:20": 1,
-        "20001:max": 70,
-    }
-    spread = spread_of([part, {"20006:20": 2, "20006:max": 75}])
+def test_durations_do_not_pile_up(world: World) -> None:
+    """One key per series and day, and every one of them goes by itself after nine days."""
+    world.do(end(world.in_step(), "e"))
+    (name,) = world.raw.keys(f"{PREFIX}lat:*")
+    assert int(name.rpartition(b":")[2]) == pytest.approx(world.now_ms() / DAY_MS, abs=1)
+    assert 8 * 86_400 < world.raw.ttl(name) <= 9 * 86_400
+
+
+def test_parts_without_a_sample_give_no_number() -> None:
+    """Counts of the same bucket add up, and the longest of all is the maximum."""
+    spread = spread_of([{"20": 1, "max": 80}, {}, {"20": 2, "21": 1, "max": 75}])
     assert (spread.samples, spread.max_s) == (4, 0.08)
     assert spread_of([]) == spread_of([{}, {}])
     assert spread_of([{}]).p50_s is None
+
+
+@pytest.mark.contract("A7")
+def test_a_refresh_reads_seven_days_once_and_then_the_present_one(fake: World) -> None:
+    """An eighth day no longer counts; a day that is over is not read again; a new day is."""
+    today = fake.now_ms() // DAY_MS
+    for ago in range(9):
+        fake.raw.hset(f"{PREFIX}lat:tool:a:{today - ago}", mapping={"20": 1, "max": 100 + ago})
+    board = LatencyBoard(cast("Any", None))
+
+    def days_read(now_ms: int) -> list[int]:
+        """Refresh at this moment; the days that were read, each in all shards."""
+        flow = board.refreshed(["tool:a"])
+        next(flow)
+        ops = flow.send([now_ms])
+        with contextlib.suppress(StopIteration):
+            flow.send([fake.do(op) for op in ops])
+        days = Counter(int(str(op.args[1]).rpartition(":")[2]) for op in ops)
+        assert set(days.values()) == {keys.SHARDS}
+        return sorted(days)
+
+    assert days_read(today * DAY_MS) == list(range(today - 6, today + 1))
+    assert (board.get("tool:a").samples, board.get("tool:a").max_s) == (7, 0.106)
+    fake.raw.hincrby(f"{PREFIX}lat:tool:a:{today}", "20", 5)
+    assert days_read((today + 1) * DAY_MS - 1) == [today]
+    assert board.get("tool:a").samples == 12
+    assert days_read((today + 1) * DAY_MS) == [today, today + 1]
+    assert (board.get("tool:a").samples, board.get("tool:a").max_s) == (11, 0.105)

@@ -203,8 +203,8 @@ class World:
 
     def samples(self, series: str) -> int:
         """How many durations a series of the shard holds."""
-        fields = _texts(self.raw.hgetall(f"{PREFIX}lat:{series}"))
-        return sum(int(value) for name, value in fields.items() if not name.endswith(":max"))
+        days = [_texts(self.raw.hgetall(name)) for name in self.raw.keys(f"{PREFIX}lat:{series}:*")]
+        return sum(int(value) for fields in days for name, value in fields.items() if name != "max")
 
     def now_ms(self) -> int:
         """The server's clock."""
@@ -250,7 +250,7 @@ def plain_text(part: Any) -> str:
     text = re.sub(r"\b[0-9a-f]{16}\b", "TOKEN", text)
     text = re.sub(r"-?(?<!\d)\d{13}(?!\d)(-\d+|\.0)?", "TIME", text)
     text = re.sub(r"'l3_used_ms': b'\d+'", "USED", text)
-    return re.sub(r"\b\d{5}:", "DAY:", text)
+    return re.sub(r"(lat:[a-z:]+):\d{5}\b", r"\1:DAY", text)
 
 
 def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from makegood.errors import MakegoodError
 from makegood.spawn import Ending, first_of
 from makegood.tasks.cancel import Cancel, Cause
 from makegood.tasks.rules.deadline import Deadline, Level
@@ -85,8 +86,15 @@ async def _stop(running: Running, abandon: Cancel, on_hang: OnHang) -> float:
     await first_of(running.ending.follow, abandon.follow, timeout_s=GRACE_S)
     if running.ending.done():
         return 0.0
+    unheard: MakegoodError | None = None
     while not running.ending.done() and not abandon.asked:
-        await on_hang(time.monotonic() - began_s)
+        if unheard is None:
+            try:
+                await on_hang(time.monotonic() - began_s)
+            except MakegoodError as error:  # the run is someone else's, or the store is away: the body still has to end
+                unheard = error
         running.stop()
         await first_of(running.ending.follow, abandon.follow, timeout_s=PATIENCE_S)
+    if unheard is not None:
+        raise unheard
     return time.monotonic() - began_s

@@ -52,7 +52,7 @@ class AttemptHttp:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What travels with each request of a call."""
+    """What travels with each request of a call, and whether it may still send anything (DESIGN invariants 3, 4)."""
 
     run_id: str
     idempotency_key: str
@@ -73,7 +73,7 @@ class CallTransport(httpx.AsyncBaseTransport):
         if left_s <= 0:
             raise httpx.ConnectTimeout("The limit of the call is reached; nothing was sent.", request=request)
         if not facts.may_send():
-            raise httpx.ConnectError("The worker's lease is over; nothing was sent.", request=request)
+            raise httpx.ConnectError("The call was stopped, or its worker's lease is over; nothing was sent.", request=request)
         request.headers.setdefault("Idempotency-Key", facts.idempotency_key)
         request.headers.setdefault("X-Run-Id", facts.run_id)
         request.headers["X-Deadline-Ms"] = str(max(1, int(left_s * 1000)))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.args import Sample
+from makegood.store.ops.breakers import server_time
 from makegood.store.ops.reads import read_latency
 from makegood.tasks.flows import Flow, run_async
-from makegood.tasks.rules.latency import bucket, merge, percentile, samples_in
+from makegood.tasks.rules.latency import bucket, percentile, samples_in
 
 WINDOW_DAYS = 7
-"""Days that percentiles look back."""
+"""Days that percentiles look back, the present one included; the store keeps each for nine days."""
+
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,52 +36,42 @@ def sample(series: str, seconds: float) -> Sample:
     return Sample(series, bucket(ms), round(ms))
 
 
-def spread_of(parts: Iterable[Mapping[str, int]]) -> Spread:
-    """Percentiles over the last days of the parts that shards hold."""
-    listed = list(parts)
-    days = {int(name.partition(":")[0]) for part in listed for name in part}
-    recent = {day for day in days if day > max(days) - WINDOW_DAYS}
-    counts: list[dict[int, int]] = []
-    longest = 0
-    for part in listed:
-        by_bucket: dict[int, int] = defaultdict(int)
+def merged(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several parts, each bucket → count and `max` → ms."""
+    total: dict[str, int] = {}
+    for part in parts:
         for name, value in part.items():
-            day, _, kind = name.partition(":")
-            if int(day) not in recent:
-                continue
-            if kind == "max":
-                longest = max(longest, value)
-            else:
-                by_bucket[int(kind)] += value
-        counts.append(by_bucket)
-    total = merge(*counts)
-    if not total:
+            before = total.get(name, 0)
+            total[name] = max(before, value) if name == "max" else before + value
+    return total
+
+
+def spread_of(parts: Iterable[Mapping[str, int]]) -> Spread:
+    """Percentiles over the parts that shards and days hold."""
+    total = merged(parts)
+    longest = total.pop("max", 0)
+    counts = {int(name): value for name, value in total.items()}
+    if not counts:
         return Spread()
 
     def at(q: float) -> float | None:
-        value = percentile(total, q)
+        value = percentile(counts, q)
         return None if value is None else min(value, longest) / 1000
 
-    return Spread(samples_in(total), at(0.5), at(0.95), at(0.99), longest / 1000)
-
-
-def read_spreads(series: Iterable[str]) -> Flow[dict[str, Spread]]:
-    """Percentiles of several series over all shards."""
-    names = list(series)
-    found: dict[str, Spread] = {}
-    for name in names:
-        parts = yield [read_latency(prefix, name) for prefix in all_prefixes()]
-        found[name] = spread_of(parts)
-    return found
+    return Spread(samples_in(counts), at(0.5), at(0.95), at(0.99), longest / 1000)
 
 
 @dataclass(slots=True)
 class LatencyBoard:
-    """The spreads a worker's rules look at; refreshed every few seconds by its maintenance."""
+    """The spreads a worker's rules look at; refreshed every few seconds by its maintenance.
+
+    A day that is over does not change any more, so each one is read once; only the present day is read again.
+    """
 
     store: AsyncStore
     series: set[str] = field(default_factory=set)
     spreads: dict[str, Spread] = field(default_factory=dict)
+    over: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)
 
     def get(self, series: str) -> Spread:
         """The latest spread of a series; an unknown one is read from the next refresh on."""
@@ -87,5 +79,21 @@ class LatencyBoard:
         return self.spreads.get(series, Spread())
 
     async def refresh(self) -> None:
-        """Read every series that was asked for."""
-        self.spreads = await run_async(self.store, read_spreads(sorted(self.series)))
+        """Read what has changed of every series that was asked for."""
+        if self.series:
+            await run_async(self.store, self.refreshed(sorted(self.series)))
+
+    def refreshed(self, names: Sequence[str]) -> Flow[None]:
+        """The store work of a refresh: one look at the clock, then the days of each series that are not known."""
+        (now_ms,) = yield [server_time()]
+        today = now_ms // DAY_MS
+        window = range(today - WINDOW_DAYS + 1, today + 1)
+        for name in names:
+            known = self.over.get(name, {})
+            days = [day for day in window if day not in known]
+            parts = yield [read_latency(prefix, name, day) for day in days for prefix in all_prefixes()]
+            size = len(all_prefixes())
+            read = {day: merged(parts[at * size : (at + 1) * size]) for at, day in enumerate(days)}
+            whole = {day: known[day] if day in known else read[day] for day in window}
+            self.spreads[name] = spread_of(whole.values())
+            self.over[name] = {day: part for day, part in whole.items() if day < today}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from makegood.spawn import Ending, spawn
@@ -58,7 +59,8 @@ class TaskBody(TaskRunning):
     ) -> None:
         self._view = CancelView()
         self._log = CallLogger(log, dict(where))
-        context = make_context(facts, where, self._view, self._log, lambda: async_client(pool, facts))
+        live = until_stopped(facts, self._view)
+        context = make_context(live, where, self._view, self._log, lambda: async_client(pool, live))
         super().__init__(tool.fn(context, **kwargs), f"tool-{tool.name}")
 
     def stop(self) -> None:
@@ -100,7 +102,7 @@ class ThreadBody(ThreadRunning):
     ) -> None:
         self._view = CancelView()
         self._log = CallLogger(log, dict(where))
-        self._bridge = Bridge(pool, facts, asyncio.get_running_loop())
+        self._bridge = Bridge(pool, until_stopped(facts, self._view), asyncio.get_running_loop())
         context = make_context(facts, where, self._view, self._log, lambda: sync_client(self._bridge))
         super().__init__(threads, lambda: tool.fn(context, **kwargs))
         self.ending.follow(self._ended)
@@ -113,6 +115,11 @@ class ThreadBody(ThreadRunning):
 
     def _ended(self) -> None:
         self._log.over = True
+
+
+def until_stopped(facts: CallFacts, view: CancelView) -> CallFacts:
+    """The facts of a call that sends nothing more once its tool was told to stop."""
+    return replace(facts, may_send=lambda: facts.may_send() and not view.is_set())
 
 
 def make_context(

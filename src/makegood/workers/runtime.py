@@ -79,6 +79,7 @@ class Runtime:
         self.answered_s = time.monotonic()
         self._claiming = 0
         self._found: set[str] = set()
+        self._adopting: set[str] = set()
         self.received = 0
         self.on_recycle = on_recycle
         self._pulse = pulse
@@ -204,21 +205,24 @@ class Runtime:
             round_.valid_until_s
         )  # only now: work that is lost must not see a valid lease
         if self._claiming == 0:
-            for run_id in found & self._found:
-                self._running.add(spawn(self._adopt(run_id), name=f"adopt-{run_id}"))
+            for run_id in (found & self._found) - self._adopting:
+                self._adopting.add(run_id)
+                task = spawn(self._adopt(run_id), name=f"adopt-{run_id}")
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
         self._found = found
 
     async def _adopt(self, run_id: str) -> None:
         """The store says that this process holds the run: its claim's reply was lost, or the store was away too long."""
-        fields, now_ms = await self.env.store.do_all([read_record(run_id), server_time()])
-        if run_id in self.attempts or fields.get("worker") != self.worker.encode():
-            return
-        log.warning("run %s is held by this process, which does not execute it; it is taken up now", run_id)
-        self._claiming += 1
         try:
+            fields, now_ms = await self.env.store.do_all([read_record(run_id), server_time()])
+            live = fields.get("state") in (b"running", b"stopping")
+            if run_id in self.attempts or not live or fields.get("worker") != self.worker.encode():
+                return
+            log.warning("run %s is held by this process, which does not execute it; it is taken up now", run_id)
             attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
         finally:
-            self._claiming -= 1
+            self._adopting.discard(run_id)
         if attempt is not None:
             await self._execute(attempt)
 
@@ -254,6 +258,9 @@ class Runtime:
             attempt = await open_attempt(self.env, claim)
         except Exception as error:
             await self._give_up(claim, error)
+            return None
+        known = self.attempts.get(claim.run_id)
+        if known is not None and known.claim.fence == claim.fence:  # it was taken up in the meantime
             return None
         self.attempts[claim.run_id] = attempt
         return attempt

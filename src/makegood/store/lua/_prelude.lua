@@ -69,16 +69,16 @@ local function keep_blobs(id, n, from)
   end
 end
 
--- Latencies: series, bucket, milliseconds. One hash per series, one field per day and bucket.
+-- Latencies: series, bucket, milliseconds. One hash per series and day, which goes when no percentile looks at it.
 local function count_latencies(now, n, from)
   local day = math.floor(now / 86400000)
   for i = 0, n - 1 do
     local b = from + i * 3
-    local key = P .. 'lat:' .. ARGV[b + 1]
-    redis.call('HINCRBY', key, day .. ':' .. ARGV[b + 2], 1)
-    local peak = redis.call('HGET', key, day .. ':max')
+    local key = P .. 'lat:' .. ARGV[b + 1] .. ':' .. day
+    if redis.call('HINCRBY', key, ARGV[b + 2], 1) == 1 then redis.call('EXPIRE', key, 777600) end -- 9 days
+    local peak = redis.call('HGET', key, 'max')
     if not peak or tonumber(peak) < tonumber(ARGV[b + 3]) then
-      redis.call('HSET', key, day .. ':max', ARGV[b + 3])
+      redis.call('HSET', key, 'max', ARGV[b + 3])
     end
   end
 end
@@ -114,7 +114,8 @@ local function move(id, agent, from, to, enqueued_at)
 end
 
 -- The first terminal transition of a run: indexes, effects verdict, counters. What frees memory comes first.
-local function finish(id, from, to, code, message, now)
+-- `left` says that effects stand which the run's policy wants undone; unknown ones are never clean.
+local function finish(id, from, to, code, message, now, left)
   local key = run_key(id)
   redis.call('ZREM', P .. 'due', id)
   redis.call('ZREM', P .. 'expires', id)
@@ -136,7 +137,7 @@ local function finish(id, from, to, code, message, now)
       count('retried_runs_total|' .. agent .. '|' .. to)
     end
     if to == 'timed_out' then
-      count('timed_out_runs_total|' .. agent .. '|' .. (unknown == 0 and 'yes' or 'no'))
+      count('timed_out_runs_total|' .. agent .. '|' .. ((unknown == 0 and not left) and 'yes' or 'no'))
     end
   end
 end

@@ -3,7 +3,7 @@
 -- KEYS: 1 prefix of the shard
 -- ARGV: nonce of this claim, worker, lease ms, quarantine (1: suspects only), agents served (list)
 -- RETURNS: {1, run_id, now_ms, fields and values of the record…} | {NOTHING}; the same nonce gets the first answer
--- EVENTS: run.claimed, and attempt.started or run.continued
+-- EVENTS: run.claimed, and attempt.started or run.continued (neither for a run that cannot be continued)
 local nonce, worker, lease, quarantine = take(), take(), take_n(), take()
 local n_agents, agents = take_list(1)
 local now = now_ms()
@@ -31,7 +31,7 @@ for i = 1, n_agents do
     local score = tonumber(heads[h + 1])
     if best and score >= best then break end
     local c = redis.call('HMGET', run_key(heads[h]), 'agent', 'state', 'expires_at', 'attempt', 'fence_n', 'continued',
-      'enqueued_at', 'started_at', 'released', 'lost_at')
+      'enqueued_at', 'started_at', 'released', 'lost_at', 'cannot_continue')
     if c[2] == 'queued' and not (c[3] and tonumber(c[3]) <= now) then
       id, f, best = heads[h], c, score
       break
@@ -46,6 +46,7 @@ if not continued then
   attempt = attempt + 1
   redis.call('HSET', key, 'attempt', attempt, 'step', 0, 'ended_step', 0, 'l3_used_ms', 0, 'l2_used_ms', 0,
     'sends', 0, 'continuations', 0, 'open_calls', 0)
+  redis.call('HDEL', key, 'cannot_continue')
 end
 local fence = (tonumber(f[5]) + 1) .. ':' .. nonce
 redis.call('SET', P .. 'claim:' .. nonce, id, 'PX', 60000)
@@ -57,11 +58,13 @@ redis.call('HSETNX', P .. 'beats', worker, now)
 redis.call('ZREM', P .. 'expires', id)
 move(id, f[1], 'queued', 'running', f[7])
 redis.call('HSET', key, 'fence', fence, 'fence_n', tonumber(f[5]) + 1, 'worker', worker, 'claimed_at', now, 'continued', 0)
-redis.call('HDEL', key, 'activity', 'expires_at', 'lost_at')
+redis.call('HDEL', key, 'activity', 'expires_at')
 if not f[8] then redis.call('HSET', key, 'started_at', now) end
 emit(id, attempt, 'run.claimed', '', '', '{"worker":"' .. worker .. '"}')
+if continued and f[11] then return answer(id) end -- neither goes on nor begins anew until the claimer has decided
 if f[10] then
   count('recoveries_total|' .. (continued and 'continued' or 'restarted'))
+  redis.call('HDEL', key, 'lost_at')
 end
 if continued then
   emit(id, attempt, 'run.continued', '', '', '{"after":"' .. (f[9] or '') .. '"}')

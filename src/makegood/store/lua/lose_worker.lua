@@ -1,10 +1,12 @@
 -- A worker is lost: its runs of this shard go back to the queue, each once, to be continued before others.
--- A second process death that catches a run with a call in flight makes it a suspect (DESIGN invariant 10).
+-- Every loss counts in `crashes`; only deaths of a process by itself count for poison: the second one that catches the
+-- run with a call in flight makes it a suspect (DESIGN invariant 10). A run that was continued as often as one attempt
+-- may be is queued with `cannot_continue`: whoever claims it decides about a new attempt (CONTRACT C11).
 -- KEYS: 1 prefix of the shard
 -- ARGV: worker, only when its lease has expired (0|1), a process death that counts (0|1), max continuations,
 --       deaths in quarantine that end a run, how many at the most
 -- RETURNS: {now_ms, how many suspects there are among them, run ids that wait now…}
--- EVENTS: run.ended when the run cannot be continued
+-- EVENTS: run.ended when the run was told to stop, or has killed every process also in quarantine
 local worker, only_expired, death, max_continuations, max_deaths, limit =
   take(), take(), take(), take_n(), take_n(), take_n()
 local now = now_ms()
@@ -22,23 +24,26 @@ end
 for _, id in ipairs(held) do
   local key = run_key(id)
   local f = redis.call('HMGET', key, 'state', 'worker', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
-    'continuations', 'cancel', 'crashes', 'open_calls', 'suspect', 'deaths')
+    'continuations', 'cancel', 'process_deaths', 'open_calls', 'suspect', 'quarantine_deaths')
   let_go(id, worker)
   if (f[1] == 'running' or f[1] == 'stopping') and f[2] == worker then
-    local crashes, open_calls, deaths = tonumber(f[10] or 0), tonumber(f[11] or 0), tonumber(f[13] or 0)
-    if death == '1' then crashes = redis.call('HINCRBY', key, 'crashes', 1) end
-    if death == '1' and f[12] == '1' then deaths = redis.call('HINCRBY', key, 'deaths', 1) end
+    local open_calls, deaths, alone = tonumber(f[11] or 0), plus(f[10], 0), plus(f[13], 0)
+    redis.call('HINCRBY', key, 'crashes', 1)
+    if death == '1' then deaths = redis.call('HINCRBY', key, 'process_deaths', 1) end
+    if death == '1' and f[12] == '1' then alone = redis.call('HINCRBY', key, 'quarantine_deaths', 1) end
     if f[9] then
       finish(id, f[1], 'cancelled', 'CANCELLED', 'The run was cancelled.', now)
       emit(id, f[3], 'run.ended', '', '', '{"state":"cancelled","code":"CANCELLED"}')
-    elseif deaths >= max_deaths then
+    elseif alone >= max_deaths then
       give_up(id, f[1], f[3], 'The run took down every process that executed it, also alone in quarantine.')
-    elseif tonumber(f[8] or 0) >= max_continuations then
-      give_up(id, f[1], f[3], 'The run lost its worker more often than one attempt may.')
     else
-      local suspect = f[12] == '1' or (death == '1' and crashes >= 2 and open_calls > 0)
+      local suspect = f[12] == '1' or (death == '1' and deaths >= 2 and open_calls > 0)
       local used = tonumber(f[7] or 0) + math.max(0, math.max(beat, tonumber(f[6])) - tonumber(f[6]))
-      redis.call('HINCRBY', key, 'continuations', 1)
+      if tonumber(f[8] or 0) >= max_continuations then
+        redis.call('HSET', key, 'cannot_continue', 1)
+      else
+        redis.call('HINCRBY', key, 'continuations', 1)
+      end
       redis.call('HSET', key, 'continued', 1, 'l3_used_ms', used, 'fence', 'lost:' .. now, 'released', 'lost',
         'lost_at', now, 'suspect', suspect and 1 or 0)
       redis.call('HDEL', key, 'activity', 'worker')

@@ -117,11 +117,10 @@ def read_counters(shard_prefix: str) -> Op[dict[str, int]]:
     )
 
 
-def read_latency(shard_prefix: str, series: str) -> Op[dict[str, int]]:
-    """One series of a shard: `day:bucket` → count, `day:max` → ms."""
-    return Op(
-        None, (), ("HGETALL", f"{shard_prefix}lat:{series}"), lambda r: {k: int(v) for k, v in pairs(r).items()}
-    )
+def read_latency(shard_prefix: str, series: str, day: int) -> Op[dict[str, int]]:
+    """One day (since 1970, UTC) of a series in a shard: bucket → count, `max` → ms."""
+    name = f"{shard_prefix}lat:{series}:{day}"
+    return Op(None, (), ("HGETALL", name), lambda r: {k: int(v) for k, v in pairs(r).items()})
 
 
 def ping() -> Op[bool]:

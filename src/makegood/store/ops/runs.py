@@ -101,7 +101,7 @@ def release_run(
     continued: bool,
     due_in_ms: int = 0,
     max_continuations: int | None = None,
-    sends: int = 0,
+    sends: str = "",
     l2_used_ms: int = 0,
     latencies: Sequence[Sample] = (),
     new_events: Sequence[NewEvent] = (),
@@ -126,16 +126,20 @@ def end_run(
     code: str | None = None,
     message: str = "",
     output: bytes = b"",
+    left_to_undo: bool = False,
     latencies: Sequence[Sample] = (),
     blob_digests: Sequence[str] = (),
     new_events: Sequence[NewEvent] = (),
 ) -> Op[State]:
-    """End a run. Raises StaleFence when someone else executes it, Conflict when the table forbids the step."""
+    """End a run. Raises StaleFence when someone else executes it, Conflict when the table forbids the step.
+
+    `left_to_undo`: effects stand that the run's policy wants undone, so it does not count as cleaned up (I2).
+    """
 
     def parse(reply: list[Any]) -> State:
         return State(text(checked(reply, run_id)[1]))
 
-    args = (run_id, fence, op, str(state), code or "", message, output)
+    args = (run_id, fence, op, str(state), code or "", message, output, int(left_to_undo))
     tail = (*samples(latencies), *blobs(blob_digests), *events(new_events))
     return Op("end_run", (keys.prefix_of(run_id),), (*args, *tail), parse)
 

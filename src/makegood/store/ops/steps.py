@@ -119,7 +119,7 @@ def note_activity(
     fence: str,
     op: str,
     activity: bytes = b"",
-    sends: int | None = None,
+    sends: str | None = None,
     stopping: bool = False,
     latencies: Sequence[Sample] = (),
     new_events: Sequence[NewEvent] = (),

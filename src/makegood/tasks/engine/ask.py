@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.body import Raised, Returned
-from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.attempt import Attempt, Sends
 from makegood.tasks.engine.signals import EndRun, LimitReached, ParkRun
 from makegood.tasks.latencies import sample
 from makegood.tasks.model.assemble import collect
@@ -34,14 +34,20 @@ INFRASTRUCTURE = frozenset(
 
 @dataclass(slots=True)
 class _Asking:
-    """Where a decision stands; `retries` are those used by all its models in this step."""
+    """Where a decision stands; what it has used up is kept by its attempt, so that it survives a park."""
 
     attempt: Attempt
     step: int
     deadline: Deadline
     models: tuple[str, ...]
-    model: int = 0
-    retries: int = 0
+
+    @property
+    def retries(self) -> int:
+        return self.attempt.sends.retries
+
+    @property
+    def model(self) -> int:
+        return min(self.attempt.sends.model, len(self.models) - 1)
 
     @property
     def name(self) -> str:
@@ -50,6 +56,9 @@ class _Asking:
     @property
     def fallback_left(self) -> int:
         return len(self.models) - self.model - 1
+
+    def use(self, *, retry: int = 0, switch: int = 0) -> None:
+        self.attempt.sends = Sends(self.retries + retry, self.model + switch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,6 @@ async def ask(
     Raises EndRun with the failure's code, ParkRun, LimitReached, Cancelled, HandOver.
     """
     asking = _Asking(attempt, step, deadline, (attempt.agent.model, *attempt.agent.fallback_models))
-    asking.retries = attempt.sends
     while True:
         attempt.check(deadline, "model request")
         while not attempt.env.may_act():  # frozen or cut off: a run that was lost hears of it before it asks anything
@@ -126,7 +134,6 @@ def _or_off(limit: float | None, otherwise: float = 0.0) -> float:
 async def _after_failure(asking: _Asking, failure: Failure, taken: Sample) -> None:
     attempt, agent = asking.attempt, asking.attempt.agent
     attempt.check_cancel()
-    attempt.sends += 1
     attempt.events.append(_tried(asking, failure))
     retry_after_s = None if failure.retry_after_ms is None else failure.retry_after_ms / 1000
     decision = decide_model_retry(
@@ -143,6 +150,7 @@ async def _after_failure(asking: _Asking, failure: Failure, taken: Sample) -> No
         await _back_off(asking, decision.delay_s, failure, taken)
     elif isinstance(decision, Park):
         attempt.events.append(_retry_event(asking, decision.delay_s, failure))
+        asking.use(retry=1)
         raise ParkRun(decision.delay_s, str(failure.code))
     elif isinstance(decision, Fallback):
         skipped = None if decision.skipped is None else _skipped_event(asking, decision.skipped, failure)
@@ -153,8 +161,9 @@ async def _after_failure(asking: _Asking, failure: Failure, taken: Sample) -> No
 
 async def _back_off(asking: _Asking, delay_s: float, failure: Failure, taken: Sample) -> None:
     activity = {"activity": "backing_off", "delay_s": round(delay_s, 3), "cause": str(failure.code)}
-    await asking.attempt.note(activity, [_retry_event(asking, delay_s, failure)], [taken])
-    asking.retries += 1
+    event = _retry_event(asking, delay_s, failure)
+    asking.use(retry=1)
+    await asking.attempt.note(activity, [event], [taken])
     await asking.attempt.sleep(delay_s, asking.deadline, "model backoff")
     await asking.attempt.note(None, [])  # from outside it no longer backs off
 
@@ -163,7 +172,7 @@ async def _fall_back(asking: _Asking, cause: str, skipped: NewEvent | None, take
     """Switch to the next model. The retries that are used stay used: a step sends 1 + retries + switches (C4)."""
     data = {"from": asking.name, "to": asking.models[asking.model + 1], "cause": cause}
     switch = NewEvent("llm.fallback", data, asking.step)
-    asking.model += 1
+    asking.use(switch=1)
     await asking.attempt.note(None, [switch] if skipped is None else [skipped, switch], taken)
 
 
@@ -207,6 +216,8 @@ async def _admitted(asking: _Asking) -> str:
         limit_s = attempt.agent.timeouts.model or attempt.agent.timeouts.step
         answer = await attempt.env.breakers.admit(name, owner, limit_s)
         if not isinstance(answer, Rejected):
+            if answer.probe:
+                attempt.events.append(NewEvent("breaker.half_open", {"name": name}, asking.step))
             return owner
         data = {"name": name, "until_ms": answer.until_ms}
         attempt.events.append(NewEvent("breaker.rejected", data, asking.step))

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import orjson
 
@@ -41,6 +41,23 @@ class Fenced(TypedDict):
     op: str
 
 
+class Sends(NamedTuple):
+    """What the open step has used up of its sends: retries, and switches to a fallback model (CONTRACT C4)."""
+
+    retries: int = 0
+    model: int = 0
+
+    def stored(self) -> str:
+        """As the record keeps it while the run waits."""
+        return f"{self.retries}:{self.model}"
+
+    @classmethod
+    def read(cls, stored: str) -> Sends:
+        """The reverse of `stored`; nothing stored is nothing used."""
+        retries, _, model = stored.partition(":")
+        return cls(int(retries or 0), int(model or 0))
+
+
 @dataclass(slots=True)
 class Attempt:
     """State of one attempt in one worker. Only the engine's modules touch it.
@@ -51,6 +68,7 @@ class Attempt:
         positions: the same by number, as a coroutine agent looks them up.
         claimed, asked: what `match_step` needs to know of this attempt.
         bugs: tools that have raised a bug in this attempt; the second one ends the run.
+        sends: what the open step has used up, also before it was parked.
         pending: replies that are not awaited yet (outcomes, the end of the last step).
         l2_used_s: what the open step used before this claim; step_began_s: since when it is charged again.
     """
@@ -75,7 +93,7 @@ class Attempt:
     events: list[NewEvent] = field(default_factory=list)
     facts: str = ""
     ended_step: int = 0
-    sends: int = 0
+    sends: Sends = Sends()
     l2_used_s: float = 0.0
     step_began_s: float | None = None
     stopping: bool = False
@@ -204,7 +222,7 @@ class Attempt:
         op = steps.note_activity(
             **self.fresh(),
             activity=b"" if activity is None else orjson.dumps(activity),
-            sends=self.sends,
+            sends=self.sends.stored(),
             latencies=samples,
             new_events=[*self.take_events(), *events],
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from makegood.errors import MakegoodError
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.body import Cut, Raised, Returned, Running, supervise
@@ -26,7 +28,7 @@ from makegood.tasks.rules.deadline import Deadline, Level
 from makegood.tasks.rules.decisions import Retry, Stop
 from makegood.tasks.rules.failures import ToolFailure, classify_tool_error, status_after
 from makegood.tasks.rules.rows import Row, RowError, Status
-from makegood.tasks.rules.tool_retry import decide_tool_retry
+from makegood.tasks.rules.tool_retry import decide_tool_retry, may_repeat
 from makegood.tasks.runners import TaskBody, ThreadBody
 
 LEASE_POLL_S = 0.05
@@ -37,12 +39,16 @@ GATEWAY = frozenset({"HTTP_401", "HTTP_403", "HTTP_407", "HTTP_429"})
 
 @dataclass(slots=True)
 class Outcome:
-    """How a call ended: its final row, what to count, what it means for the run."""
+    """How a call ended: its final row, what to count, what it means for the run.
+
+    `left_open`: the worker lets go of the run; its next worker takes the call up where the journal says it is.
+    """
 
     entry: Entry
     samples: list[Sample] = field(default_factory=list)
     end_run: EndRun | None = None
     level: Level | None = None
+    left_open: bool = False
 
     def to_store(self, body: bytes) -> steps.RowOutcome:
         """As the store records it."""
@@ -58,12 +64,19 @@ class Outcome:
 
 @dataclass(slots=True)
 class Calling:
-    """A call under way. `maybe`: some try may have had its effect."""
+    """A call under way.
+
+    `maybe`: some try may have had its effect. `slot`: a thread is reserved and not in use yet. `planned`: the row
+    does not say yet that the call started. `owner`: the try whose end the breaker has not heard yet.
+    """
 
     attempt: Attempt
     run: ToRun
     step: Deadline
     maybe: bool
+    slot: bool = False
+    planned: bool = False
+    owner: str = ""
     tries: int = 0
     samples: list[Sample] = field(default_factory=list)
     first_s: float = field(default_factory=time.monotonic)
@@ -77,47 +90,50 @@ class Calling:
         """Tries of the row, also those before this worker."""
         return self.run.tries_before + self.tries
 
-    async def perform(self, reserved: bool, planned: bool) -> Outcome:
+    async def perform(self) -> Outcome:
         """Run the call to its outcome; never raises for what the tool does."""
-        while True:
-            if self.attempt.cancel.asked and self.tries == 0:
-                if reserved:
-                    self.attempt.env.threads.release()
-                return self._not_entered(None)
-            refused = await self._admit(reserved, planned)
-            if isinstance(refused, Outcome):
-                return refused
-            reserved = planned = False
-            done = await self._try(refused)
-            if done is not None:
-                return done
-
-    async def _admit(self, reserved: bool, planned: bool) -> Outcome | str:
-        """A breaker's leave and a slot for a sync tool; the owner's name of the try, or the outcome without one."""
-        owner = self.attempt.op()
-        tool = self.run.tool
-        answer = await self.attempt.env.breakers.admit(tool.breaker, owner, self._limit_s())
-        if isinstance(answer, Rejected):
-            if reserved:
+        try:
+            while True:
+                if self.attempt.cancel.asked and self.tries == 0:
+                    return self._not_entered(None)
+                done = await self._admit() or await self._try()
+                if done is not None:
+                    return done
+        finally:
+            if self.slot:
                 self.attempt.env.threads.release()
-            return self._rejected(answer)
-        if needs_slot(self.run) and not reserved:
-            cut = await self._wait_for_slot()
-            if cut is not None:
-                await self._report(owner, "neutral")
-                return cut
-        if planned:
-            await self._say_started()
-        return owner
+            if self.owner:
+                with contextlib.suppress(MakegoodError):
+                    await self._report("neutral")
 
-    async def _wait_for_slot(self) -> Outcome | None:
-        result = await self.attempt.bounded(self.attempt.env.threads.reserve(), self.step, "a free thread")
-        if not isinstance(result, Cut):
-            return None
-        return self._not_entered(result.level)
+    async def _admit(self) -> Outcome | None:
+        """A breaker's leave, a slot for a sync tool and a valid lease; the outcome when there is none."""
+        self.owner = self.attempt.op()
+        name = self.run.tool.breaker
+        answer = await self.attempt.env.breakers.admit(name, self.owner, self._limit_s())
+        if isinstance(answer, Rejected):
+            self.owner = ""
+            return self._rejected(answer)
+        if answer.probe:
+            self.attempt.events.append(
+                NewEvent("breaker.half_open", {"name": name}, self.row.step, self.row.call_key)
+            )
+        if needs_slot(self.run) and not self.slot:
+            result = await self.attempt.bounded(self.attempt.env.threads.reserve(), self.step, "a free thread")
+            if isinstance(result, Cut):
+                return self._not_entered(result.level)
+            self.slot = True
+        cut = await self._wait_for_lease()
+        if cut is not None:
+            return self._not_entered(cut.level)
+        if self.planned:
+            await self._say_started()
+        return None
 
     def _not_entered(self, level: Level | None) -> Outcome:
         """The body was not entered (CONTRACT F3): no effect, unless an earlier try may have had one."""
+        if self._is_let_go and (self.planned or self._may_be_taken_up):
+            return self._left_open()
         if self.maybe:
             message = "An earlier try may have had its effect; this one was not made."
             return self._end("unknown", RowError("TOOL_OUTCOME_UNKNOWN", message), level=level)
@@ -130,18 +146,18 @@ class Calling:
             **self.attempt.fresh(), rows=[(self.run.row_id, self.row.effect != "read")], new_events=[event]
         )
         self.attempt.heard(await self.attempt.env.store.do(op))
+        self.planned = False
 
-    async def _try(self, owner: str) -> Outcome | None:
+    async def _try(self) -> Outcome | None:
         """One try; None when another one follows."""
-        lapsed = await self._wait_for_lease(owner)
-        if lapsed is not None:
-            return lapsed
         self.tries += 1
         deadline = self.step.child(self._limit_s(), time.monotonic(), "call")
         began_s = time.monotonic()
         hang = self.attempt.hang_reporter(self.row.call_key, self.row.tool)
+        body = start_body(self.attempt, self.run, deadline, repeat=self.maybe)
+        self.slot = False  # the pool has it back when the thread ends
         result = await supervise(
-            start_body(self.attempt, self.run, deadline, repeat=self.maybe),
+            body,
             deadline=deadline,
             cancel=self.attempt.cancel,
             abandon=self.attempt.env.abandon,
@@ -149,26 +165,46 @@ class Calling:
         )
         self.samples.append(sample(f"tool:{self.row.tool}", time.monotonic() - began_s))
         if isinstance(result, Returned):
-            await self._report(owner, "success")
+            await self._report("success")
             return self._returned(result.value)
         if isinstance(result, Cut) and result.cause is not None:
-            await self._report(owner, "neutral")
+            await self._report("neutral")
+            if self._is_let_go and self._may_be_taken_up:
+                return self._left_open()
             message = "The run was stopped while the call was running; whether it had its effect is not known."
             return self._end(self._maybe_status(), RowError("ABORTED", message), level=None)
         failure, level = self._failure_of(result, deadline)
-        await self._report(owner, "failure" if failure.kind == "infrastructure" else "neutral")
+        await self._report("failure" if failure.kind == "infrastructure" else "neutral")
         return await self._failed(failure, level, result)
 
-    async def _wait_for_lease(self, owner: str) -> Outcome | None:
+    async def _wait_for_lease(self) -> Cut | None:
         """A worker that was frozen or cut off begins no effect before its lease is renewed (DESIGN invariant 3)."""
         while not self.attempt.env.may_act():
             result = await self.attempt.bounded(asyncio.sleep(LEASE_POLL_S), self.step, "the lease")
             if isinstance(result, Cut):
-                if needs_slot(self.run):
-                    self.attempt.env.threads.release()
-                await self._report(owner, "neutral")
-                return self._not_entered(result.level)
+                return result
         return None
+
+    @property
+    def _is_let_go(self) -> bool:
+        """Whether this worker gives the run away, so that the next one goes on with its open calls."""
+        return self.attempt.cancel.cause == "disposed"
+
+    @property
+    def _may_be_taken_up(self) -> bool:
+        """Whether the next worker may send the call again under its key (CONTRACT C8)."""
+        return may_repeat(self.run.tool.effect, self._key_age_s, self._key_ttl_s, nothing_left=False)
+
+    def _left_open(self) -> Outcome:
+        return Outcome(Entry(self.row), self.samples, left_open=True)
+
+    @property
+    def _key_age_s(self) -> float:
+        return self.run.key_age_s + time.monotonic() - self.first_s
+
+    @property
+    def _key_ttl_s(self) -> float:
+        return float("inf") if self.run.tool.key_ttl is None else self.run.tool.key_ttl
 
     def _failure_of(self, result: Cut | Raised, deadline: Deadline) -> tuple[ToolFailure, Level | None]:
         now_s = time.monotonic()
@@ -222,8 +258,8 @@ class Calling:
             try_cost_s(seen.p99_s, seen.samples, self._limit_s()),
             attempt.env.rnd(),
             effect=tool.effect,
-            key_age_s=self.run.key_age_s + time.monotonic() - self.first_s,
-            key_ttl_s=float("inf") if tool.key_ttl is None else tool.key_ttl,
+            key_age_s=self._key_age_s,
+            key_ttl_s=self._key_ttl_s,
             nothing_left=failure.nothing_left and not self.maybe,
         )
 
@@ -277,11 +313,11 @@ class Calling:
     def _limit_s(self) -> float:
         return self.attempt.agent.tool_timeout_s(self.run.tool)
 
-    async def _report(self, owner: str, outcome: Literal["failure", "success", "neutral"]) -> None:
-        name = self.run.tool.breaker
+    async def _report(self, outcome: Literal["failure", "success", "neutral"]) -> None:
+        name, owner, self.owner = self.run.tool.breaker, self.owner, ""
         changed = await self.attempt.env.breakers.report(name, self.attempt.agent.breaker, owner, outcome)
         if changed is not None:
-            kind = {"closed": "breaker.closed", "half_open": "breaker.half_open"}.get(changed, "breaker.opened")
+            kind = "breaker.closed" if changed == "closed" else "breaker.opened"
             self.attempt.events.append(NewEvent(kind, {"name": name}, self.row.step, self.row.call_key))
 
     def _skipped(self, stop: Stop, failure: ToolFailure) -> NewEvent:

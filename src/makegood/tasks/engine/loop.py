@@ -33,9 +33,11 @@ async def run_loop(attempt: Attempt) -> Any:
 async def _finish_cut_step(attempt: Attempt) -> None:
     """A step whose worker was lost goes on from its stored decision."""
     number = len(attempt.decisions)
-    if number <= attempt.ended_step or not attempt.decisions[-1].calls:
+    if number <= attempt.ended_step:
         return
     decision = attempt.decisions[-1]
+    if not decision.calls and not decision.notes:  # the answer itself; only the run's end is missing
+        return
     kwargs = recorded_kwargs(attempt, decision)
     await resume_step(attempt, number, number - 1, number, decision, attempt.step_deadline(), kwargs)
 

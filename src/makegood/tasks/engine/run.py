@@ -18,7 +18,7 @@ from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.leases import MAX_CONTINUATIONS
 from makegood.store.ops.reads import read_steps
 from makegood.store.states import State
-from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.attempt import Attempt, Sends
 from makegood.tasks.engine.call import is_bug
 from makegood.tasks.engine.code import run_code
 from makegood.tasks.engine.env import Env
@@ -65,7 +65,7 @@ async def open_attempt(env: Env, claim: runs.Claim) -> Attempt:
     fields = {"input": record["input"].encode()}
     whole = await run_async(env.store, resolved(claim.run_id, fields))
     attempt = Attempt(env, agent, claim, number, run, total.at_s, orjson.loads(whole["input"]))
-    attempt.sends = int(record.get("sends", 0))
+    attempt.sends = Sends.read(record.get("sends", ""))
     attempt.l2_used_s = int(record.get("l2_used_ms", 0)) / 1000
     attempt.ended_step = int(record.get("ended_step", 0))
     if number > 1 or int(record.get("step", 0)) > 0:
@@ -118,6 +118,8 @@ async def execute(attempt: Attempt) -> None:
 async def _outcome(attempt: Attempt) -> Ended | Signal:
     try:
         attempt.check_cancel()
+        if attempt.claim.record.get("cannot_continue"):
+            return _crashed("The run lost its worker more often than one attempt may.")
         work = run_code if attempt.agent.code is not None else run_loop
         output, _ = usable(await work(attempt), attempt.env.secret_fields)
         await attempt.drain_pending()
@@ -140,6 +142,11 @@ async def _outcome(attempt: Attempt) -> Ended | Signal:
 def _distrusted(error: MakegoodError) -> EndRun:
     """A failover has lost what this run had written: its record is not to be trusted, so it ends."""
     return EndRun("CRASHED", f"The store has lost acknowledged writes of this run: {error}"[:500])
+
+
+def _crashed(message: str) -> Ended:
+    """The attempt was continued as often as one may be."""
+    return Ended(State.FAILED, "CRASHED", message)
 
 
 def _success(attempt: Attempt, output: Any) -> Ended:
@@ -170,6 +177,8 @@ async def _conclude(attempt: Attempt, outcome: Ended | Signal) -> None:
         await _end(attempt, Ended(State.FAILED, outcome.code, outcome.message))
     elif isinstance(outcome, Cancelled):
         await _end(attempt, Ended(State.CANCELLED, "CANCELLED", "The run was cancelled."))
+    elif isinstance(outcome, Ended) and outcome.code == "CRASHED":
+        await _anew_or_end(attempt, outcome)
     elif isinstance(outcome, Ended):
         await _end(attempt, outcome)
 
@@ -180,7 +189,7 @@ async def _hand_over(attempt: Attempt) -> None:
     try:
         await _release(attempt, "queued", [event], continued=True, max_continuations=limit)
     except TooManyContinuations as error:
-        await _end(attempt, Ended(State.FAILED, "CRASHED", str(error)))
+        await _anew_or_end(attempt, _crashed(str(error)))
         return
     await attempt.env.publish(attempt.run_id)
 
@@ -191,14 +200,18 @@ async def _park(attempt: Attempt, park: ParkRun) -> None:
 
 
 async def _after_limit(attempt: Attempt, reached: LimitReached) -> None:
-    """L2, L3 or total is used up: another attempt, or the end as timed out (CONTRACT C11)."""
-    code = CODES[reached.level]
+    """L2, L3 or total is used up: another attempt, or the end as timed out."""
+    await _anew_or_end(attempt, Ended(State.TIMED_OUT, CODES[reached.level], _limit_text(attempt, reached)))
+
+
+async def _anew_or_end(attempt: Attempt, ended: Ended) -> None:
+    """Another attempt while attempts and total last and nothing needs cleaning, else this end (CONTRACT C11)."""
     seen = attempt.env.latencies.get(f"run:{attempt.agent.name}")
     total_s = attempt.left(attempt.run).total_s
     cost_s = attempt_cost_s(seen.p50_s, seen.samples, attempt.agent.timeouts.run)
     needs_cleaning = any(row.open for row in attempt.rows) or _has_to_undo(attempt)
+    code = str(ended.code)
     decision = decide_next_attempt(code, attempt.number, attempt.agent.max_attempts, total_s, cost_s, needs_cleaning)
-    ended = Ended(State.TIMED_OUT, code, _limit_text(attempt, reached))
     if isinstance(decision, NextAttempt) and not decision.clean_first:
         await _next_attempt(attempt, ended)
         return
@@ -227,7 +240,7 @@ async def _release(attempt: Attempt, target: Any, events: list[NewEvent], **how:
     op = runs.release_run(
         **attempt.fresh(),
         target=target,
-        sends=attempt.sends,
+        sends=attempt.sends.stored(),
         l2_used_ms=round(attempt.l2_spent_s() * 1000),
         latencies=[] if how["continued"] else [_run_sample(attempt)],
         new_events=[*attempt.take_events(), *events],
@@ -246,6 +259,7 @@ async def _end(attempt: Attempt, ended: Ended) -> None:
         code=ended.code,
         message=ended.message,
         output=output,
+        left_to_undo=_has_to_undo(attempt),
         latencies=[_run_sample(attempt)],
         blob_digests=digests,
         new_events=[*attempt.take_events(), *events],

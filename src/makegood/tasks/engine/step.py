@@ -12,7 +12,7 @@ from makegood.spawn import spawn
 from makegood.store import faults
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
-from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.attempt import Attempt, Sends
 from makegood.tasks.engine.call import Calling, Outcome, needs_slot
 from makegood.tasks.engine.plan import StepPlan, ToRun
 from makegood.tasks.engine.signals import EndRun, LimitReached
@@ -81,19 +81,23 @@ async def finish(
         calls = [spawn(_call(attempt, each, decided.deadline), name="call") for each in started]
         calls += [spawn(_given(outcome), name="call-known") for outcome in known]
         outcomes = await _record(attempt, decided, calls)
-    attempt.ended_step = max(attempt.ended_step, decided.number)
-    attempt.step_began_s = None
+    if not any(outcome.left_open for outcome in outcomes):
+        attempt.ended_step = max(attempt.ended_step, decided.number)
+        attempt.step_began_s = None
     return outcomes
 
 
 def _prepare(attempt: Attempt, run: ToRun) -> Started:
-    """Whether the call starts with its intent, or waits (for a breaker's leave or a slot) and is planned."""
+    """Whether the call starts with its intent, or waits (for a breaker's leave or a slot) and is planned.
+
+    A repeat is never planned: its row was started before, and an effect of it may be there.
+    """
     if attempt.env.breakers.rejects(run.tool.breaker) is not None:
-        return Started(run, reserved=False, planned=True)
+        return Started(run, reserved=False, planned=not run.repeat)
     if not needs_slot(run):
         return Started(run, reserved=False, planned=False)
     reserved = attempt.env.threads.try_reserve()
-    return Started(run, reserved=reserved, planned=not reserved)
+    return Started(run, reserved=reserved, planned=not reserved and not run.repeat)
 
 
 async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[Started]) -> None:
@@ -118,7 +122,7 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
     # The end of the step before is on its way on the same connection; the intent names it and is refused without it.
     attempt.pending.append(attempt.env.store.send(op))
     await attempt.drain_pending()
-    attempt.sends, attempt.l2_used_s = 0, 0.0
+    attempt.sends, attempt.l2_used_s = Sends(), 0.0
 
 
 def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
@@ -135,7 +139,7 @@ def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
 
 
 async def _call(attempt: Attempt, each: Started, deadline: Deadline) -> Outcome:
-    return await Calling(attempt, each.run, deadline, each.run.repeat).perform(each.reserved, each.planned)
+    return await Calling(attempt, each.run, deadline, each.run.repeat, each.reserved, each.planned).perform()
 
 
 async def _given(outcome: Outcome) -> Outcome:
@@ -147,10 +151,13 @@ async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[O
     if not calls:
         await _send(attempt, [], decided, ends=True)
     waiting: set[asyncio.Task[Outcome]] = set(calls)
+    left_open = False
     try:
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            await _send(attempt, [task.result() for task in done], decided, ends=not waiting)
+            known = [task.result() for task in done]
+            left_open = left_open or any(outcome.left_open for outcome in known)
+            await _send(attempt, known, decided, ends=not waiting and not left_open)
     finally:
         if waiting:  # the run is someone else's, or the store is gone: what still runs stops
             attempt.cancel.ask("disposed")
@@ -158,7 +165,13 @@ async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[O
     return [task.result() for task in calls]
 
 
-async def _send(attempt: Attempt, outcomes: Sequence[Outcome], decided: Decided, *, ends: bool) -> None:
+async def _send(attempt: Attempt, given: Sequence[Outcome], decided: Decided, *, ends: bool) -> None:
+    """Send what is final; a call that is left open for the next worker keeps its row, and its step does not end."""
+    outcomes = [outcome for outcome in given if not outcome.left_open]
+    if len(outcomes) < len(given):
+        ends = False
+        if not outcomes:
+            return
     stored, digests, samples = [], [], [] if not ends else list(decided.samples)
     for outcome in outcomes:
         body, more = await attempt.spilled(outcome_json(outcome.entry))

@@ -170,11 +170,16 @@ def _candidate(
         row
         for row in same
         if row.call_key not in this_step
-        and (_claimable(row, taken, attempt) or row.open)
+        and (_claimable(row, taken, attempt) or _in_doubt(row, attempt))
         and (not exact or row.request_digest == call.request_digest)
     ]
     # Of equals one whose effect stands goes first: a failed row beside it must not make the effect happen twice.
     return min(candidates, key=lambda row: (not _stands(row), row.position), default=None)
+
+
+def _in_doubt(row: Row, attempt: int) -> bool:
+    """Its outcome is not known; a call of this attempt that is still under way is no such row (J29)."""
+    return row.open and not (row.attempt == attempt and row.status == "started")
 
 
 def _claimable(row: Row, taken: AbstractSet[str], attempt: int) -> bool:
