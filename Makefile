@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 CODE   := src tests $(wildcard bench examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench lock clean
+.PHONY: help install demo test test-system check format bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: $(READY) ## show it: an embedded server, workers, a faulty shop and a scri
 
 test: $(READY) ## all tests; they bring their own Valkey (ARGS="-k lease" picks some)
 	@$(BIN)/pytest $(ARGS)
+
+test-system: $(READY) ## the tests that need redis-server and rabbitmq-server of this system
+	@$(BIN)/pytest --system $(ARGS)
 
 check: $(READY) ## lint, format, types, import directions, the built package
 	$(BIN)/ruff check $(CODE)

@@ -169,7 +169,7 @@ class Settings(BaseSettings):
         30,
         ge=1,
         le=3600,
-        description="A worker process whose event loop has not answered for so long is killed and replaced.",
+        description="A worker process whose event loop has not answered for so long ends and is replaced; no run is blamed for it.",
         json_schema_extra=_extra("seconds, 1 to 3600", "60"),
     )
     liveness_file: Path | None = Field(

@@ -103,3 +103,20 @@ def test_the_effects_of_a_result_equal_a_recount_of_its_journal(worker: Workers,
     assert result.effects.committed == by_status["succeeded"] == 2
     assert result.effects.unknown == by_status["unknown"] == 0
     assert result.calls == 4, "two acts, and the refused call once in each attempt"
+
+
+@pytest.mark.contract("I2")
+@pytest.mark.parametrize(("policy", "cleaned"), [("rollback", "no"), ("keep", "yes")])
+def test_a_timed_out_run_whose_effects_stand_against_its_policy_does_not_count_as_cleaned_up(
+    worker: Workers, model: MakeProvider, policy: str, cleaned: str
+) -> None:
+    """The same effect is what `keep` wants, and what `rollback` would have undone."""
+
+    def script(request: RequestRecord) -> Behaviour:
+        return Stall() if request.results else calls(("act", {"n": 1}))
+
+    agent = make_agent(model(script), act, timeouts=limits(step=1.5), max_attempts=1, on_failure=policy)
+    result, _ = worker.run(agent)
+    assert (result.state, result.effects.committed, result.effects.unknown) == ("timed_out", 1, 0)
+    counted = {k: n for k, n in worker.counters().items() if k.startswith("timed_out_runs_total|")}
+    assert counted == {f"timed_out_runs_total|a|{cleaned}": 1}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from makegood import ALL, Budgets, tool
-from makegood.store.keys import new_run_id, run_key
+from makegood.store.keys import new_run_id, prefix_of, run_key
+from makegood.store.ops.leases import lose_worker
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall
 from support.engine import (
     LONG_S,
@@ -240,10 +241,57 @@ def test_a_wake_up_of_one_run_takes_the_oldest_of_its_shard(worker: Workers, mod
     assert worker.client.get(mine[-1]).status() == "queued"
 
 
-def test_ten_hand_overs_of_one_attempt_are_the_most(worker: Workers, model: MakeProvider) -> None:
-    """The record says how often it was continued; the eleventh time the run ends as CRASHED."""
+@pytest.mark.contract("C11")
+@pytest.mark.parametrize(("attempts", "policy"), [(2, "keep"), (1, "keep"), (2, "rollback")])
+def test_a_run_that_cannot_be_continued_begins_anew_while_attempts_last_and_nothing_needs_cleaning(
+    worker: Workers, model: MakeProvider, attempts: int, policy: str
+) -> None:
+    """Its worker is lost for the eleventh time while the model thinks; what was done is not done again."""
+    entered: list[int] = []
+
+    @tool(effect="write", identity=ALL)
+    async def act(ctx: Any) -> str:
+        entered.append(1)
+        return "acted"
+
+    def answer(request: RequestRecord) -> Behaviour:
+        if not request.results:
+            return calls(("act", {}))
+        return Reply("done") if begun_anew(request) else Stall()
+
+    provider = model(answer)
+    agent = make_agent(provider, act, max_attempts=attempts, on_failure=policy)
+    first = worker.start(agent)
+    run = worker.enqueue(agent)
+    assert provider.arrived(2).wait(LONG_S)
+    eventually(lambda: run.journal()[0]["status"] == "succeeded", "the outcome is recorded")
+    worker.client.store.redis.hset(run_key(run.id), "continuations", 10)
+    worker.pump.detach(first)
+    op = lose_worker(prefix_of(run.id), first.env.worker, only_expired=False, death=False)
+    assert worker.client.store.do(op).run_ids == (run.id,)
+    worker.client.publisher.wake(run.id)
+    worker.start(agent)
+    result = run.wait(LONG_S)
+    assert entered == [1]
+    assert (result.crashes, result.effects.committed) == (1, 1)
+    restarted = worker.counters()["recoveries_total|restarted"]
+    if (attempts, policy) == (2, "keep"):
+        assert (result.state, result.attempts, restarted) == ("succeeded", 2, 1)
+        assert events_of(run, "attempt.ended")[0]["data"]["code"] == "CRASHED"
+    else:
+        assert (result.state, result.attempts, restarted) == ("failed", 1, 0)
+        assert result.error is not None
+        assert result.error.code == "CRASHED"
+
+
+@pytest.mark.contract("C11")
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_ten_hand_overs_of_one_attempt_are_the_most(
+    worker: Workers, model: MakeProvider, attempts: int
+) -> None:
+    """The record says how often it was continued; the eleventh time the attempt is over, and another one may begin."""
     pause = Pause()
-    agent = make_agent(model([calls(("act", {})), Reply("done")]), pause.act)
+    agent = make_agent(model([calls(("act", {})), Reply("done")]), pause.act, max_attempts=attempts)
     runtime = worker.start(agent)
     run = worker.enqueue(agent)
     assert pause.at.wait(LONG_S)
@@ -251,10 +299,17 @@ def test_ten_hand_overs_of_one_attempt_are_the_most(worker: Workers, model: Make
     runtime.drain()
     eventually(runtime.env.draining.is_set, "the worker drains")
     pause.go.set()
+    worker.stop(runtime)
+    worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.state == "failed"
-    assert result.error is not None
-    assert result.error.code == "CRASHED"
+    assert len(pause.ran) == 1
+    assert (result.attempts, result.crashes) == (attempts, 0)
+    assert events_of(run, "attempt.ended")[0]["data"]["code"] == "CRASHED"
+    if attempts == 2:
+        assert result.state == "succeeded"
+    else:
+        assert result.error is not None
+        assert (result.state, result.error.code) == ("failed", "CRASHED")
 
 
 def test_a_run_that_waited_longer_than_it_may_ends_as_expired_and_is_never_executed(

@@ -173,6 +173,16 @@ def test_a_report_is_counted_once_also_after_later_ones(world: World) -> None:
     assert (stored.state, len(stored.failures_ms)) == ("closed", 2)
 
 
+def test_what_an_operator_did_stands_in_the_audit_log_once(world: World) -> None:
+    """Also when the reply was lost and the command is sent again, after someone else has closed it."""
+    op = ops.set_breaker("b", "open", "ada", "maintenance")
+    first = world.do(op)
+    world.do(ops.set_breaker("b", "close", "bob", "done"))
+    assert world.do(op) == first
+    assert len(world.raw.xrange(ops.AUDIT)) == 2
+    assert from_fields(world.do(read_breakers())["b"]) == BreakerState()
+
+
 def test_an_operator_opens_and_closes(world: World) -> None:
     """Held open whatever is reported, until it is closed; both stand in the audit log."""
     assert from_fields(world.do(ops.set_breaker("b", "open", "ada", "maintenance"))).held

@@ -234,6 +234,8 @@ def test_a_timed_out_run_with_nothing_to_clean_counts_as_cleaned(world: World) -
         world.do(end(held, world.op(), State.TIMED_OUT))
     counted = {name: value for name, value in world.counters().items() if name.startswith("timed_out")}
     assert counted == {f"timed_out_runs_total|{AGENT}|yes": 1, f"timed_out_runs_total|{AGENT}|no": 1}
+    world.do(end(world.running(), world.op(), State.TIMED_OUT, left_to_undo=True))
+    assert world.counters()[f"timed_out_runs_total|{AGENT}|no"] == 2
 
 
 @pytest.mark.contract("I2")

@@ -105,7 +105,7 @@ def test_a_run_that_kills_its_process_twice_with_a_call_in_flight_goes_on_alone(
     world.do(intent(held, world.op()))
     assert lose(world) == leases.Lost((held.run_id,), 1)
     assert world.try_claim() is None
-    assert world.do(leases.count_suspects(PREFIX)) == 1
+    assert world.do(leases.count_suspects(PREFIX, [AGENT])) == 1
     for _ in range(2):
         assert world.claim(quarantine=True).run_id == held.run_id
         assert lose(world) == leases.Lost((held.run_id,), 1)
@@ -113,12 +113,12 @@ def test_a_run_that_kills_its_process_twice_with_a_call_in_flight_goes_on_alone(
     assert lose(world) == leases.Lost((), 0)
     assert world.state(held.run_id) == State.FAILED
     assert world.record(held.run_id)["error_code"] == "CRASHED"
-    assert world.do(leases.count_suspects(PREFIX)) == 0
+    assert world.do(leases.count_suspects(PREFIX, [AGENT])) == 0
 
 
 @pytest.mark.contract("D8")
 def test_a_lost_host_or_an_idle_run_makes_no_suspect(world: World) -> None:
-    """Only a process that died by itself counts, and only with a call in flight."""
+    """Only a process that died by itself counts for poison, and only with a call in flight; each is a loss."""
     held = world.running()
     world.do(intent(held, world.op()))
     for _ in range(3):
@@ -128,11 +128,24 @@ def test_a_lost_host_or_an_idle_run_makes_no_suspect(world: World) -> None:
     for _ in range(3):
         assert lose(world).suspects == 0
         held = world.claim()
-    assert world.number(held.run_id, "crashes") == 3
+    assert world.number(held.run_id, "crashes") == 6
+
+
+@pytest.mark.contract("I2")
+def test_every_loss_of_a_worker_counts_whoever_was_at_fault(world: World) -> None:
+    """A lost host alone makes a run one that was retried; one that is let go of in order does not."""
+    held = world.running()
+    lose(world, death=False)
+    world.do(end(world.claim(), world.op()))
+    assert world.number(held.run_id, "crashes") == 1
+    world.do(release(world.running(), world.op()))
+    world.do(end(world.claim(), world.op()))
+    assert world.counters()[f"retried_runs_total|{AGENT}|succeeded"] == 1
+    assert world.counters()[f"runs_finished_total|{AGENT}|succeeded"] == 2
 
 
 def test_an_attempt_is_continued_only_so_often(world: World) -> None:
-    """Ten losses and hand-overs together; the eleventh ends the run."""
+    """Ten losses and hand-overs together; after the eleventh whoever claims it has to decide, and begins anew."""
     held = world.running()
     for turn in range(leases.MAX_CONTINUATIONS):
         if turn % 2:
@@ -140,9 +153,23 @@ def test_an_attempt_is_continued_only_so_often(world: World) -> None:
         else:
             lose(world, death=False)
         held = world.claim()
-    assert lose(world, death=False).run_ids == ()
-    assert world.state(held.run_id) == State.FAILED
-    assert world.counters()[f"runs_finished_total|{AGENT}|failed"] == 1
+    continued = world.counters()["recoveries_total|continued"]
+    for _ in range(2):  # also when the one that had to decide is lost
+        assert lose(world, death=False).run_ids == (held.run_id,)
+        held = world.claim()
+        record = world.record(held.run_id)
+        assert (record["cannot_continue"], record["attempt"]) == ("1", "1")
+        assert world.events(held.run_id)[-1] == "run.claimed"
+    world.do(release(held, world.op(), continued=False))
+    held = world.claim()
+    record = world.record(held.run_id)
+    assert ("cannot_continue" in record, record["attempt"], record["continuations"]) == (False, "2", "0")
+    assert world.events(held.run_id)[-1] == "attempt.started"
+    counted = world.counters()
+    assert (counted["recoveries_total|continued"], counted["recoveries_total|restarted"]) == (continued, 1)
+    assert lose(world, death=False).run_ids == (held.run_id,)
+    world.claim()
+    assert world.counters()["recoveries_total|continued"] == continued + 1
 
 
 def test_a_sweep_of_a_lost_worker_does_a_bounded_amount_of_work(world: World) -> None:

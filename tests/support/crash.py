@@ -385,6 +385,10 @@ def recount(client: Client, raw: Any, run_id: str, want: Counter[str]) -> str:
     want["recoveries_total|continued"] += sum(
         event["type"] == "run.continued" and event["data"].get("after") == "lost" for event in events
     )
+    kinds = [(event["type"], event["data"].get("code")) for event in events]
+    want["recoveries_total|restarted"] += kinds[:-2].count(
+        ("attempt.ended", "CRASHED")
+    )  # the last one is the end
     return state
 
 

@@ -70,6 +70,22 @@ class Rabbit:
         """As Celery takes it."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
+    def url_of(self, user: str, password: str) -> str:
+        """The URL for another user."""
+        return f"amqp://{user}:{password}@127.0.0.1:{self.port}//"
+
+    def add_user(self, user: str, password: str, configure: str, write: str, read: str) -> str:
+        """A user with these permissions (patterns of names); returns its URL."""
+        self._control("add_user", user, password)
+        self._control("set_permissions", "-p", "/", user, configure, write, read)
+        return self.url_of(user, password)
+
+    def _control(self, *words: str) -> None:
+        """Ask the server's own tool, which talks to it with the cookie in its folder."""
+        tool = str(SCRIPTS / "rabbitmqctl") if (SCRIPTS / "rabbitmqctl").exists() else "rabbitmqctl"
+        command = [tool, "-n", self._env["RABBITMQ_NODENAME"], *words]
+        subprocess.run(command, env=self._env, check=True, stdout=self._log, stderr=self._log, timeout=60)
+
     def _await_listening(self) -> None:
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s and self._process.poll() is None:

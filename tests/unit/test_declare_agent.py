@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from makegood.errors import DeclarationError, InvalidInput, NotBuilt, OutputInvalid, PayloadTooLarge
-from makegood.tasks.agent import MAX_INPUT_BYTES, Agent, agent
+from makegood.tasks.agent import Agent, agent
 from makegood.tasks.policies import BreakerPolicy, Budgets, RetryPolicy, Timeouts
+from makegood.tasks.queries import MAX_INPUT_BYTES, checked_request
 from makegood.tasks.records import ALL
 from makegood.tasks.tool import Tool, tool
 
@@ -266,7 +267,7 @@ def test_an_agents_code_must_be_async_and_fit() -> None:
 def test_the_first_message(value: Any, message: str) -> None:
     """The text; the value of a lone `text` key; else the JSON, in the order it was given."""
     made = make()
-    assert made.first_message(made.validate_input(value)) == message
+    assert made.first_message(value) == message
 
 
 def test_the_first_message_by_prompt() -> None:
@@ -287,27 +288,33 @@ def test_the_first_message_by_prompt() -> None:
 def test_input_is_a_text_or_a_json_object(value: Any) -> None:
     """Anything else is refused at enqueue."""
     with pytest.raises(InvalidInput, match="agent 'support'"):
-        make().validate_input(value)
+        checked_request("support", value, None, None)
 
 
 def test_input_is_checked_by_its_model_and_kept_as_given() -> None:
     """Byte-equal (E5): defaults are not written into it; a model instance becomes its JSON."""
+    assert checked_request("support", {"sku": "x", "n": None}, None, None).value == {"sku": "x", "n": None}
+    assert checked_request("support", Order(sku="x"), None, None).value == {"sku": "x", "count": 1}
     made = make(input=Order)
-    assert made.validate_input({"sku": "x"}) == {"sku": "x"}
-    assert made.validate_input(Order(sku="x")) == {"sku": "x", "count": 1}
     assert made.typed_input({"sku": "x"}) == Order(sku="x", count=1)
     for wrong, says in (({"count": 1}, "sku: is required"), ("text", "JSON object"), ({"sku": 5}, "sku: ")):
         with pytest.raises(InvalidInput, match=says):
-            made.validate_input(wrong)
+            made.typed_input(wrong)
 
 
 def test_input_has_at_most_a_mebibyte() -> None:
     """Counted as JSON in UTF-8, the quotes included."""
-    made = make()
-    assert made.validate_input("x" * (MAX_INPUT_BYTES - 2))
+    assert checked_request("support", "x" * (MAX_INPUT_BYTES - 2), None, None)
     for large in ("x" * (MAX_INPUT_BYTES - 1), "ä" * (MAX_INPUT_BYTES // 2), {"a": "x" * MAX_INPUT_BYTES}):
         with pytest.raises(PayloadTooLarge, match="more than 1 MiB"):
-            made.validate_input(large)
+            checked_request("support", large, None, None)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "two words", "a\n", "ä"])
+def test_a_name_that_no_agent_can_have_is_refused_at_enqueue(name: str) -> None:
+    """With the words of the declaration, and cut in the message."""
+    with pytest.raises(InvalidInput, match=r"Agent name '.{0,70}' is not usable; names are 1 to 64 of"):
+        checked_request(name, "x", None, None)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makegood.tasks.rules.callkeys import (
-    assign_ordinals,
-    call_key,
     call_key_of,
     canonical_json,
     digest,
@@ -81,8 +79,8 @@ def test_what_is_not_json_is_refused() -> None:
 @pytest.mark.contract("D3")
 def test_call_keys_name_tool_identity_and_ordinal() -> None:
     """The digest is pinned: a key must not change between releases, or a repeat would not be recognised."""
-    key = call_key("mail", {"to": "a@b", "n": 1}, 2)
-    assert key == "mail:7b5bb06a9b1c45c4:2" == call_key_of("mail", digest({"n": 1, "to": "a@b"}), 2)
+    key = call_key_of("mail", digest({"n": 1, "to": "a@b"}), 2)
+    assert key == "mail:7b5bb06a9b1c45c4:2"
     assert idempotency_key("07-r", key, 1) == "07-r:mail:7b5bb06a9b1c45c4:2:1"
     assert [ordinal_of(text) for text in (key, f"{key}/child:00:13", "mail", "mail:x:", "")] == [
         2,
@@ -91,15 +89,6 @@ def test_call_keys_name_tool_identity_and_ordinal() -> None:
         0,
         0,
     ]
-
-
-@pytest.mark.contract("J29")
-def test_identical_calls_get_ordinals_by_position() -> None:
-    """Two mails, two keys; what the run used before is counted on."""
-    mail, ticket = ("mail", "d1"), ("ticket", "d1")
-    assert assign_ordinals([mail, ticket, mail, mail]) == (1, 1, 2, 3)
-    assert assign_ordinals([mail, ticket], {mail: 4}) == (5, 1)
-    assert assign_ordinals([]) == ()
 
 
 @pytest.mark.contract("A7")

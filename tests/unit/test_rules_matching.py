@@ -19,7 +19,6 @@ from makegood.tasks.rules.matching import (
     Replay,
     Rerun,
     StepMatches,
-    match_call,
     match_step,
 )
 from makegood.tasks.rules.rows import Effect, Row, Status, Undo
@@ -77,7 +76,8 @@ def step(
 
 
 def one(asked_call: Call, *rows: Row, attempt: int = 2, claimed: frozenset[str] = frozenset()) -> Match:
-    return match_call(asked_call, rows, claimed, frozenset(), attempt=attempt)
+    """The decision for a call that stands alone in its step."""
+    return match_step([asked_call], rows, claimed, frozenset(), attempt=attempt).decisions[0]
 
 
 def keys(*rows: Row) -> frozenset[str]:

@@ -147,7 +147,7 @@ def _check_published(report: Report, published: dict[str, Any]) -> None:
 
 
 def _check_broker(report: Report, client: Client) -> None:
-    from makegood.errors import BrokerUnreachable
+    from makegood.errors import BrokerUnreachable, NotAllowed
     from makegood.urls import mask_url
 
     try:
@@ -155,6 +155,8 @@ def _check_broker(report: Report, client: Client) -> None:
     except BrokerUnreachable as error:
         report.unreachable = True
         report.add("error", "broker", "reachable", str(error))
+    except NotAllowed as error:
+        report.add("error", "broker", "allowed", str(error))
     except Exception as error:  # any transport may be behind the URL; kombu has errors of its own for each
         names = {kind.__name__ for kind in type(error).__mro__}
         report.unreachable |= bool(names & {"ConnectionError", "TimeoutError"})

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from makegood.errors import DeclarationError, InvalidInput, OutputInvalid, PayloadTooLarge
+from makegood.errors import DeclarationError, InvalidInput, OutputInvalid
 from makegood.tasks.checks import check_signature, is_name
 from makegood.tasks.policies import (
     BreakerPolicy,
@@ -24,6 +24,7 @@ from makegood.tasks.policies import (
     check_on_failure,
     refuse_unbuilt,
 )
+from makegood.tasks.rules.names import AGENT_NAME
 from makegood.tasks.schema import object_schema, problems
 from makegood.tasks.tool import Tool
 
@@ -33,14 +34,12 @@ D = TypeVar("D")
 P = ParamSpec("P")
 Input = str | dict[str, Any]
 
-MAX_INPUT_BYTES: Final = 1024 * 1024
 # Policies are frozen, so one value of each serves all agents.
 _TIMEOUTS: Final = Timeouts()
 _BUDGETS: Final = Budgets()
 _RETRY: Final = RetryPolicy()
 _TOOL_RETRY: Final = RetryPolicy(retries=5, backoff=1, max_backoff=16)
 _BREAKER: Final = BreakerPolicy()
-_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _DEFAULT_CLEANUP_S: Final = (
     60.0  # in the run's total when cleanup itself has no limit: `total` always exists (A1)
 )
@@ -105,7 +104,7 @@ class Agent:
         verify: Callable[..., Any] | None = None,
         session_on_review: Literal["block", "continue"] = "block",
     ) -> None:
-        if not is_name(name, _NAME):
+        if not is_name(name, AGENT_NAME):
             raise DeclarationError(
                 f"Agent name {str(name)[:80]!r} is not usable; use 1 to 64 of a-z A-Z 0-9 _ . -."
             )
@@ -195,27 +194,6 @@ class Agent:
         }
 
     # --- input and output ---------------------------------------------------------------------------------------
-
-    def validate_input(self, value: object) -> Input:
-        """The input as it is stored: a text, or a JSON object exactly as it was given (an `input` model as JSON).
-
-        Raises:
-            InvalidInput: neither a text nor a JSON object, or not what `input=` asks for.
-            PayloadTooLarge: more than 1 MiB of JSON.
-        """
-        stored = value.model_dump(mode="json", by_alias=True) if isinstance(value, BaseModel) else value
-        if not isinstance(stored, str | dict):
-            raise InvalidInput(
-                f"The input of agent {self.name!r} is of type {type(value).__name__}; give a text or a JSON object."
-            )
-        size = len(self._json(stored).encode("utf-8", "surrogatepass"))
-        if size > MAX_INPUT_BYTES:
-            raise PayloadTooLarge(
-                f"The input of agent {self.name!r} has {size / MAX_INPUT_BYTES:.1f} MiB, more than 1 MiB; "
-                "store it elsewhere and pass a reference."
-            )
-        self.typed_input(stored)
-        return stored
 
     def typed_input(self, stored: Input) -> Input | BaseModel:
         """What `prompt(input)` and the agent's code see: the `input` model when there is one, else the stored value.

@@ -35,10 +35,12 @@ class Client(Common):
 
     Args:
         url: the state store, `redis://host:6379/0`; None = MAKEGOOD_REDIS_URL.
-        broker_url: Celery's broker; None = MAKEGOOD_BROKER_URL, or the same as `url`.
+        broker_url: Celery's broker; None = the same as a given `url` (MAKEGOOD_BROKER_URL is then not looked at), and
+            MAKEGOOD_BROKER_URL when `url` is None, too.
 
     Raises:
         SettingsError: an environment variable is wrong.
+        NotBuilt: live_url is given.
     """
 
     def __init__(

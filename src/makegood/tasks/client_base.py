@@ -41,6 +41,10 @@ class Common:
     """Settings of a client, and what both kinds refuse."""
 
     def __init__(self, url: str | None, broker_url: str | None, live_url: str | None) -> None:
+        if live_url is not None:
+            raise NotBuilt(
+                f"{type(self).__name__}(live_url=…) is not built yet; leave it at its default (None)."
+            )
         if url is None or broker_url is None:
             from makegood.settings import Settings  # pydantic: only when the environment has to be read
 

@@ -103,7 +103,7 @@ def record(entry: Entry) -> dict[str, Any]:
         "response": row.response,
         "response_digest": entry.response_digest,
         "error": None if row.error is None else {"code": row.error.code, "message": row.error.message},
-        "tries": row.tries,
+        "tries": row.tries + (row.status == "started"),  # the one under way is a try
         "started_at": iso(row.started_at_ms),
         "ended_at": iso(row.ended_at_ms),
         "compensation": None,
@@ -119,7 +119,8 @@ def closed(entry: Entry) -> Entry:
         return replace(entry, row=replace(row, status="aborted_before_dispatch", error=error))
     if row.status == "started":
         error = RowError("TOOL_OUTCOME_UNKNOWN", "The worker was lost during the call; its outcome is not known.")
-        return replace(entry, row=replace(row, status="failed" if row.effect == "read" else "unknown", error=error))
+        status: Status = "failed" if row.effect == "read" else "unknown"
+        return replace(entry, row=replace(row, status=status, error=error, tries=row.tries + 1))
     return entry
 
 

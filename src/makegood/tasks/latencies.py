@@ -11,7 +11,7 @@ from makegood.store.ops.args import Sample
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.reads import read_latency
 from makegood.tasks.flows import Flow, run_async
-from makegood.tasks.rules.latency import bucket, percentile, samples_in
+from makegood.tasks.rules.latency import bucket, merge, percentile, samples_in
 
 WINDOW_DAYS = 7
 """Days that percentiles look back, the present one included; the store keeps each for nine days."""
@@ -38,11 +38,10 @@ def sample(series: str, seconds: float) -> Sample:
 
 def merged(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sum of several parts, each bucket → count and `max` → ms."""
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, value in part.items():
-            before = total.get(name, 0)
-            total[name] = max(before, value) if name == "max" else before + value
+    listed = list(parts)
+    total = merge(*listed)
+    if "max" in total:
+        total["max"] = max(part.get("max", 0) for part in listed)
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from makegood.tasks.flows import Flow, resolved
 from makegood.tasks.journal import closed, load_journal, record
 from makegood.tasks.records import Result
 from makegood.tasks.rules.callkeys import digest
+from makegood.tasks.rules.names import AGENT_NAME
 
 MAX_INPUT_BYTES = 1024 * 1024
 """Largest input (DESIGN, "Payloads")."""
@@ -39,8 +41,12 @@ class Request:
 
 def checked_request(agent: Any, value: Any, key: Any, expires_in: Any) -> Request:
     """The request, or one sentence about what is wrong with it. Raises InvalidInput, PayloadTooLarge."""
-    if not isinstance(agent, str) or not agent:
+    if not isinstance(agent, str):
         raise InvalidInput(f"The agent must be given by its name, a text, not {type(agent).__name__}.")
+    if AGENT_NAME.fullmatch(agent) is None:
+        raise InvalidInput(
+            f"Agent name {agent[:80]!r} is not usable; names are 1 to 64 of a-z A-Z 0-9 _ . -."
+        )
     if hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", by_alias=True)
     if not isinstance(value, (str, dict)):
@@ -49,7 +55,9 @@ def checked_request(agent: Any, value: Any, key: Any, expires_in: Any) -> Reques
         )
     try:
         body = orjson.dumps(value)
-    except TypeError as error:
+        if b"null" in body:  # orjson writes null where a number is none
+            json.dumps(value, allow_nan=False, default=str)
+    except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"The input of agent {agent!r} is no JSON ({str(error)[:120]}); give texts, numbers, lists and objects."
         ) from None
@@ -147,7 +155,9 @@ def load_rows(run_id: str) -> Flow[list[dict[str, Any]]]:
 def check_run_id(run_id: object) -> None:
     """Refuse what is no run id before it becomes part of a key."""
     if not isinstance(run_id, str) or not keys.is_run_id(run_id):
-        raise RunNotFound(f"{str(run_id)[:80]!r} is no run id; they look like 07-01k9… and are printed by enqueue.")
+        raise RunNotFound(
+            f"{str(run_id)[:80]!r} is no run id; they look like 07-01k9… and are printed by enqueue."
+        )
 
 
 def result_of(record: Mapping[str, str]) -> Result:

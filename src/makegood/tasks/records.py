@@ -78,7 +78,8 @@ class Result(_Keyed):
         run_id, agent, state: which run, of which agent, in which state.
         output: JSON value: the last assistant text, or what the agent's code or output model gave; else None.
         error: None, or `.code` and `.message`.
-        attempts, crashes: how many executions from a clean context, how many worker losses.
+        attempts, crashes: how many executions from a clean context, how many worker losses (a process that died, was
+            killed by its supervisor, or whose host is gone; not an orderly hand-over).
         steps, calls: over all attempts, replays excluded.
         usage, effects: see Usage and Effects.
         enqueued_at, started_at, ended_at: aware datetimes in UTC, or None.

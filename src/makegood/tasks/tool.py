@@ -173,12 +173,8 @@ class Tool(Generic[P, R]):
         """
         return self.arguments.encode(kwargs, secret_fields)
 
-    def identity_args(self, kwargs: Mapping[str, Any], secret_fields: Iterable[str] = ()) -> dict[str, Any]:
-        """The encoded arguments that identify the effect (D3); all of them under ALL and for a read without any."""
-        return self.identity_of(self.encode_args(kwargs, secret_fields))
-
     def identity_of(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """`identity_args` where the arguments are encoded already."""
+        """Of encoded arguments those that identify the effect (D3): all under ALL and for a read without any."""
         if self.identity is None or self.identity is ALL:
             return dict(encoded)
         return {name: encoded[name] for name in self.identity if name in encoded}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from makegood.errors import BrokerUnreachable
+from makegood.errors import BrokerUnreachable, NotAllowed
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -27,6 +27,12 @@ PUBLISH_SOCKET_S = 5
 """A producer does not wait for messages, so a broker that does not answer it for so long is half-open."""
 
 PUBLISH_RETRIES = 2
+
+NOT_FOUND, REFUSED = 404, (403, 530)
+"""AMQP's reply codes: no such queue; wrong credentials, no permission, or no access to the virtual host."""
+
+NO_PERMISSION = "NoPermissionError"
+"""What redis-py calls the answer NOPERM."""
 
 
 def celery_config(broker_url: str) -> dict[str, Any]:
@@ -58,7 +64,11 @@ def celery_config(broker_url: str) -> dict[str, Any]:
         "task_create_missing_queues": True,
         "task_routes": {WAKE_TASK: {"queue": RUNS_QUEUE}, RUN_TASK: {"queue": RUNS_QUEUE}},
         "task_publish_retry": True,
-        "task_publish_retry_policy": {"max_retries": PUBLISH_RETRIES, "interval_start": 0.1, "interval_max": 1},
+        "task_publish_retry_policy": {
+            "max_retries": PUBLISH_RETRIES,
+            "interval_start": 0.1,
+            "interval_max": 1,
+        },
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": redis_broker,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
@@ -80,30 +90,44 @@ class Publisher:
         self._app: Celery | None = None
 
     def wake(self, run_id: str, queue: str = RUNS_QUEUE) -> None:
-        """Announce a run. Raises BrokerUnreachable; the run is in the store all the same."""
+        """Announce a run. Raises BrokerUnreachable, or NotAllowed; the run is in the store all the same."""
         from kombu.exceptions import OperationalError
 
+        app = self._celery()
+        with app.connection_for_write() as unopened:
+            failures = (*unopened.connection_errors, *unopened.channel_errors, OperationalError, OSError)
         try:
-            self._celery().send_task(WAKE_TASK, args=(run_id,), queue=queue, ignore_result=True)
-        except (OperationalError, OSError) as error:
+            app.send_task(WAKE_TASK, args=(run_id,), queue=queue, ignore_result=True)
+        except failures as error:
+            why = first_line(error)
+            if is_refusal(error):
+                raise NotAllowed(
+                    f"Run {run_id} is stored, but the broker at {self._shown_url} does not let this user announce it "
+                    f"({why}); let its administrator grant it, or correct MAKEGOOD_BROKER_URL. A worker's sweeper finds "
+                    "the run meanwhile."
+                ) from error
             raise BrokerUnreachable(
-                f"Run {run_id} is stored, but the broker at {self._shown_url} cannot be reached to announce it "
-                f"({_first_line(error)}); "
+                f"Run {run_id} is stored, but the broker at {self._shown_url} cannot be reached to announce it ({why}); "
                 "start the broker, then enqueue again with the same key, or wait for a worker's sweeper to find it."
             ) from error
 
     def queue_length(self, queue: str = RUNS_QUEUE) -> int:
-        """Messages that wait in a queue; 0 when the queue does not exist yet. Raises BrokerUnreachable."""
-        app = self._celery()
-        with app.connection_for_read() as connection:
+        """Messages that wait in a queue; 0 when the queue does not exist yet. Raises BrokerUnreachable, NotAllowed."""
+        with self._celery().connection_for_read() as connection:
+            failures = (*connection.connection_errors, *connection.channel_errors, OSError)
             try:
                 with connection.channel() as channel:
                     return int(channel.queue_declare(queue=queue, passive=True).message_count)
-            except connection.channel_errors:
-                return 0
-            except (*connection.connection_errors, OSError) as error:
+            except failures as error:
+                if _code(error) == NOT_FOUND:
+                    return 0
+                if is_refusal(error):
+                    raise NotAllowed(
+                        f"The broker at {self._shown_url} does not let this user look at the queue {queue} "
+                        f"({first_line(error)}); let its administrator grant it, or correct MAKEGOOD_BROKER_URL."
+                    ) from error
                 raise BrokerUnreachable(
-                    f"The broker at {self._shown_url} cannot be reached ({_first_line(error)}); start it, or correct "
+                    f"The broker at {self._shown_url} cannot be reached ({first_line(error)}); start it, or correct "
                     "MAKEGOOD_BROKER_URL."
                 ) from error
 
@@ -126,5 +150,22 @@ class Publisher:
             return self._app
 
 
-def _first_line(error: BaseException) -> str:
+def is_refusal(error: BaseException) -> bool:
+    """Whether the broker answered and says no; kombu hides that behind errors of its own."""
+    at: BaseException | None = error
+    while at is not None:
+        if _code(at) in REFUSED or type(at).__name__ == NO_PERMISSION:
+            return True
+        at = at.__cause__ or at.__context__
+    return False
+
+
+def _code(error: BaseException) -> int:
+    """AMQP's reply code; kombu's transports give it as text."""
+    code = str(getattr(error, "reply_code", None) or "")
+    return int(code) if code.isdecimal() else 0
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, short."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any
 
 from celery import Celery, signals
 from celery.exceptions import Reject
 
-from makegood.errors import MakegoodError, StoreUnreachable
+from makegood.errors import MakegoodError
 from makegood.settings import Settings
 from makegood.tasks.wakeup import RUN_TASK, WAKE_TASK, celery_config
 from makegood.workers import intake
 from makegood.workers.boot import Boot
+
+log = logging.getLogger("makegood.worker")
+
+REQUEUE_PAUSE_S = 1.0
+"""A request that the store does not take comes straight back."""
 
 
 def _settings() -> Settings:
@@ -41,7 +48,9 @@ def run(self: Any, *args: Any, **kwargs: Any) -> None:
     """A request from any Celery client; acknowledged once its record is written. Without a key its task id is the key."""
     try:
         intake.accept(boot.runtime(), args, kwargs, self.request.id)
-    except StoreUnreachable as error:  # Celery would acknowledge a failed task
+    except MakegoodError as error:  # not recorded; Celery would acknowledge a failed task
+        log.error("a request could not be recorded and goes back to the queue: %s", error)
+        time.sleep(REQUEUE_PAUSE_S)
         raise Reject(str(error), requeue=True) from error
 
 

@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(slots=True)
 class Child:
-    """A started process and what the supervisor knows of it."""
+    """A started process and what the supervisor knows of it. `agents`: what it serves, once it has said so."""
 
     slot: Slot
     pid: int
@@ -38,8 +38,20 @@ class Child:
     started_s: float = field(default_factory=time.monotonic)
     heard_s: float = field(default_factory=time.monotonic)
     ready: bool = False
+    agents: set[str] = field(default_factory=set)
     killed: bool = False
     code: int | None = None
+    rest: bytes = b""
+
+    def hear(self, said: bytes) -> None:
+        """Take in what came through the pipe (`Boot.supervised`)."""
+        self.heard_s = time.monotonic()
+        *lines, self.rest = (self.rest + said).split(b"\n")
+        for line in lines:
+            word, _, name = line.partition(b" ")
+            if word == b"serves":
+                self.agents.add(name.decode())
+            self.ready = self.ready or word == b"ready"
 
     def poll(self) -> int | None:
         """Exit code once the process has ended (negative: the signal), reaped."""
@@ -92,10 +104,15 @@ def _session_of(pid: str) -> int:
 
 
 def start_child(slot: Slot, env: Mapping[str, str], inherited_fds: Sequence[int]) -> Child:
-    """Fork a process for a slot. `inherited_fds` belong to the supervisor and are closed in the child."""
+    """Fork a process for a slot. `inherited_fds` belong to the supervisor and are closed in the child. Raises OSError."""
     boot_id, parent = secrets.token_hex(4), os.getpid()
     read_fd, write_fd = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(read_fd)
+        os.close(write_fd)
+        raise
     if pid == 0:
         die_with_parent()
         if os.getppid() != parent:

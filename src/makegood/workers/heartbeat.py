@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes, prefix_of
 from makegood.store.ops.leases import Beat, renew_lease
 from makegood.store.sync_store import SyncStore
+from makegood.workers.exits import GAVE_UP
 
 log = logging.getLogger("makegood.worker")
 
@@ -67,6 +67,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="makegood-heartbeat", daemon=True)
         self._pulse_thread = threading.Thread(target=self._show_life, name="makegood-pulse", daemon=True)
         self.valid_until_s = time.monotonic() + lease_s
+        self._failing_since_s: float | None = None
 
     def start(self) -> None:
         """Begin to beat."""
@@ -107,15 +108,27 @@ class Heartbeat:
             try:
                 self.once()
             except MakegoodError as error:
-                log.warning("heartbeat: %s", error)
+                self._note_failure(str(error))
                 pause_s = min(1.0, self._lease_s / 10)
             except Exception:
                 log.exception("heartbeat failed; it goes on")
             else:
+                self._note_success()
                 pause_s = self._lease_s / BEATS_PER_LEASE
+
+    def _note_failure(self, why: str) -> None:
+        """An outage is logged once, however many beats it costs."""
+        if self._failing_since_s is None:
+            self._failing_since_s = time.monotonic()
+            log.warning("heartbeat: %s", why)
+
+    def _note_success(self) -> None:
+        if self._failing_since_s is not None:
+            log.warning("heartbeat: it works again after %.1f s", time.monotonic() - self._failing_since_s)
+            self._failing_since_s = None
 
     def _check_loop(self) -> None:
         silent_s = time.monotonic() - self._loop_answered_s()
         if silent_s > self._loop_stall_s:
             log.critical("the event loop has not answered for %.0f s; this process ends", silent_s)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(GAVE_UP)

@@ -8,10 +8,17 @@ from typing import Any
 
 import orjson
 
-from makegood.errors import BrokerUnreachable, InvalidInput, KeyConflict, StoreUnreachable, UnknownAgent
+from makegood.errors import (
+    BrokerUnreachable,
+    InvalidInput,
+    KeyConflict,
+    MakegoodError,
+    NotAllowed,
+    UnknownAgent,
+)
 from makegood.store.ops.catalog import set_aside
 from makegood.tasks import queries
-from makegood.workers.runtime import Runtime
+from makegood.workers.runtime import Runtime, report_bug
 
 log = logging.getLogger("makegood.worker")
 
@@ -22,8 +29,13 @@ TAKES = ("agent", "input", "key")
 def accept(runtime: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str) -> None:
     """Record the request and announce it; what is not valid is set aside and acknowledged.
 
-    Raises StoreUnreachable; then the message has to go back to the queue.
+    Raises StoreUnreachable, NotAllowed and the like: it is not recorded, so the message has to go back to the queue.
     """
+    with runtime.hearing():
+        _accept(runtime, args, kwargs, task_id)
+
+
+def _accept(runtime: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str) -> None:
     given = {**dict(zip(TAKES, args, strict=False)), **kwargs}
     try:
         unknown = [
@@ -38,14 +50,21 @@ def accept(runtime: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any], tas
         )
         made = runtime.run_flow(queries.enqueue(request))
     except (InvalidInput, UnknownAgent, KeyConflict) as error:
-        log.error("message set aside: %s", error)
-        raw = orjson.dumps({"args": args, "kwargs": kwargs, "id": task_id}, default=str)[: 64 * 1024]
-        runtime.do(set_aside(str(error), raw))
+        _keep(runtime, str(error), args, kwargs, task_id)
         return
-    except StoreUnreachable:
-        log.error("the store cannot be reached; the message goes back to the queue")
+    except MakegoodError:
         raise
+    except Exception as error:  # a bug that this message meets would meet it again, for ever
+        report_bug(error, {"task": task_id})
+        _keep(runtime, f"The request cannot be read ({type(error).__name__}).", args, kwargs, task_id)
+        return
     try:
         runtime.publisher.wake(made.run_id)
-    except BrokerUnreachable as error:
+    except (BrokerUnreachable, NotAllowed) as error:  # it is recorded; a sweeper finds it
         log.warning("%s", error)
+
+
+def _keep(runtime: Runtime, why: str, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str) -> None:
+    log.error("message set aside: %s", why)
+    raw = orjson.dumps({"args": args, "kwargs": kwargs, "id": task_id}, default=str)[: 64 * 1024]
+    runtime.do(set_aside(why, raw))

@@ -45,7 +45,7 @@ class Maintenance:
             ("cancels", CANCEL_POLL_S, lambda: cancels.run_once(env.store, runtime.attempts)),
             ("breakers", SWEEP_S, env.breakers.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
-            ("parked", SWEEP_S, lambda: parked.run_once(env.store, env.publish)),
+            ("parked", SWEEP_S, lambda: parked.run_once(env.store, runtime.announce)),
             ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
             ("republish", REPUBLISH_S, self._republish),
             ("hearing", REPUBLISH_S, self._listen),
@@ -89,9 +89,8 @@ class Maintenance:
         """A process that hears nothing while its queue holds messages is replaced."""
         runtime = self._runtime
         in_queue = await asyncio.to_thread(runtime.publisher.queue_length, runtime.queue)
-        free = runtime.slots - len(runtime.attempts)
         self._hearing = deaf.look(
-            self._hearing, received=runtime.received, in_queue=in_queue, free_slots=free
+            self._hearing, received=runtime.received, in_queue=in_queue, free_slots=runtime.free_slots
         )
         if deaf.is_deaf(self._hearing) and not runtime.env.draining.is_set():
             self._hearing = deaf.Hearing()
@@ -105,7 +104,7 @@ class Maintenance:
         lease_s = runtime.settings.lease_s
         self._watch = look(self._watch, identity, now_ms, time.monotonic(), lease_s)
         if trusted(self._watch, lease_s, time.monotonic()):
-            await leases.run_once(store, runtime.env.publish)
+            await leases.run_once(store, runtime.announce)
             await expired.run_once(store)
 
     async def _touch(self) -> None:

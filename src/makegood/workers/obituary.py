@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from makegood.errors import BrokerUnreachable, MakegoodError
+from makegood.errors import BrokerUnreachable, MakegoodError, NotAllowed
 from makegood.settings import Settings
 from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes
@@ -52,11 +53,11 @@ def report(settings: Settings, obituary: Obituary) -> tuple[int, int]:
     return len(run_ids), suspects
 
 
-def waiting_suspects(settings: Settings) -> int:
-    """How many suspects wait for a quarantine process; 0 when the store cannot be asked."""
+def waiting_suspects(settings: Settings, agents: Sequence[str]) -> int:
+    """How many suspects of these agents wait for a quarantine process; 0 when the store cannot be asked."""
     store = SyncStore(settings.redis_url, client=open_sync(settings.redis_url, retries=0, reply_s=REPLY_S))
     try:
-        return sum(store.do_all([count_suspects(prefix) for prefix in all_prefixes()]))
+        return sum(store.do_all([count_suspects(prefix, agents) for prefix in all_prefixes()]))
     except MakegoodError:
         return 0
     finally:
@@ -68,7 +69,7 @@ def _announce(settings: Settings, run_ids: list[str], suspects: bool) -> None:
     if not run_ids:
         return
     publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
-    with contextlib.suppress(BrokerUnreachable):
+    with contextlib.suppress(BrokerUnreachable, NotAllowed):
         for run_id in run_ids:
             publisher.wake(run_id)
             if suspects:

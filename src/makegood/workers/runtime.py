@@ -13,10 +13,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from makegood.errors import BrokerUnreachable, MakegoodError, StaleFence
+from makegood.errors import BrokerUnreachable, MakegoodError, NotAllowed, StaleFence
 from makegood.monitoring import sentry
 from makegood.settings import Settings
 from makegood.spawn import spawn
@@ -24,7 +24,7 @@ from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog, runs
 from makegood.store.ops.breakers import server_time
-from makegood.store.ops.reads import read_record
+from makegood.store.ops.reads import read_record, read_suspect
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.tasks.agent import Agent
@@ -81,6 +81,7 @@ class Runtime:
         self._found: set[str] = set()
         self._adopting: set[str] = set()
         self.received = 0
+        self._in_hand: set[object] = set()
         self.on_recycle = on_recycle
         self._pulse = pulse
         self._make_adapter = adapter or litellm_adapter
@@ -100,11 +101,27 @@ class Runtime:
 
     def perform(self, hint: object) -> None:
         """Handle one wake-up; returns when its slot is free again."""
+        with self.hearing():
+            if isinstance(hint, str) and keys.is_run_id(hint):
+                self._wait(self._work(hint))
+            else:
+                self.do(catalog.set_aside("The wake-up names no run.", repr(hint).encode()[:1000]))
+
+    @contextlib.contextmanager
+    def hearing(self) -> Iterator[None]:
+        """A message is in hand: it came through, and takes one of Celery's threads until this is left."""
         self.received += 1
-        if not isinstance(hint, str) or not keys.is_run_id(hint):
-            self.do(catalog.set_aside("The wake-up names no run.", repr(hint).encode()[:1000]))
-            return
-        self._wait(self._work(hint))
+        message = object()
+        self._in_hand.add(message)
+        try:
+            yield
+        finally:
+            self._in_hand.discard(message)
+
+    @property
+    def free_slots(self) -> int:
+        """How many more messages Celery's threads could take, also while they only wait for the store."""
+        return self.slots - len(self._in_hand)
 
     def do(self, op: Op[T]) -> T:
         """Execute a store operation."""
@@ -219,7 +236,9 @@ class Runtime:
             live = fields.get("state") in (b"running", b"stopping")
             if run_id in self.attempts or not live or fields.get("worker") != self.worker.encode():
                 return
-            log.warning("run %s is held by this process, which does not execute it; it is taken up now", run_id)
+            log.warning(
+                "run %s is held by this process, which does not execute it; it is taken up now", run_id
+            )
             attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
         finally:
             self._adopting.discard(run_id)
@@ -229,7 +248,7 @@ class Runtime:
     async def _work(self, hint: str) -> None:
         """Claim and execute one run of the hint's shard, unless this process takes nothing."""
         if self.takes_nothing:
-            await self._publish(hint)
+            await self._wake(hint, self.queue)
             await asyncio.sleep(1.0)  # the message may come straight back
             return
         op = runs.claim_run(
@@ -295,9 +314,19 @@ class Runtime:
             await self.env.store.do(op)
 
     async def _publish(self, run_id: str) -> None:
+        """Announce a run that this process let go of: suspects are executed in quarantine only."""
+        await (self.announce([run_id]) if self.quarantine else self._wake(run_id, RUNS_QUEUE))
+
+    async def announce(self, run_ids: Sequence[str]) -> None:
+        """Announce runs, each on the queue of those that may take it."""
+        suspects = await self.env.store.do_all([read_suspect(run_id) for run_id in run_ids])
+        for run_id, suspect in zip(run_ids, suspects, strict=True):
+            await self._wake(run_id, QUARANTINE_QUEUE if suspect else RUNS_QUEUE)
+
+    async def _wake(self, run_id: str, queue: str) -> None:
         try:
-            await asyncio.to_thread(self.publisher.wake, run_id)
-        except BrokerUnreachable as error:
+            await asyncio.to_thread(self.publisher.wake, run_id, queue)
+        except (BrokerUnreachable, NotAllowed) as error:
             log.warning("%s", error)
 
     def _on_exhausted(self) -> None:

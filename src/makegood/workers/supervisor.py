@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 
 from makegood.errors import MakegoodError
 from makegood.settings import Settings
-from makegood.tasks.wakeup import QUARANTINE_QUEUE
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE
 from makegood.workers.children import Child, Slot, start_child
+from makegood.workers.exits import GAVE_UP
 from makegood.workers.obituary import Obituary, report, waiting_suspects
 from makegood.workers.runtime import worker_name
 
@@ -28,6 +29,10 @@ STABLE_S = 60.0
 
 TICK_S = 0.5
 REPORT_AGAIN_S = 1.0
+START_AGAIN_S = 1.0
+STOP_GAP_S = 0.3
+"""Two signals that come together are one; so much later the second is a second one for every process."""
+
 SUSPECTS_S = 10.0
 START_S = 120.0
 """A process that does not consume after this long is killed and started again."""
@@ -49,8 +54,10 @@ class Supervisor:
         self._failures: dict[Slot, int] = {}
         self._stops = self._stops_sent = 0
         self._stop_at_s = float("inf")
+        self._stop_again_s = 0.0
         self._announced = False
         self._suspects_at_s = 0.0
+        self._serves_runs = any(slot.queue == RUNS_QUEUE for slot in slots)
         self._code = 0
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = os.pipe()
@@ -94,16 +101,17 @@ class Supervisor:
                     self._heard(key.data, said)
 
     def _heard(self, child: Child, said: bytes) -> None:
-        child.heard_s = time.monotonic()
+        child.hear(said)
         if not said:
             self._forget_pipe(child)
-        if b"r" in said:
-            child.ready = True
+        if child.ready:
             self._announce_once()
 
     def _announce_once(self) -> None:
+        if self._announced:
+            return
         ready = {child.slot for child in self._children if child.ready}
-        if not self._announced and ready >= set(self._slots):
+        if ready >= set(self._slots):
             self._announced = True
             print(self._announce, file=sys.stderr, flush=True)
 
@@ -118,7 +126,16 @@ class Supervisor:
 
     def _start(self, slot: Slot) -> None:
         pipes = [child.pulse_fd for child in self._children if child.pulse_fd >= 0]
-        child = start_child(slot, self._env, [self._wake_r, self._wake_w, self._selector.fileno(), *pipes])
+        try:
+            child = start_child(
+                slot, self._env, [self._wake_r, self._wake_w, self._selector.fileno(), *pipes]
+            )
+        except OSError as error:  # no memory or no room for a process: later, perhaps
+            self._say(
+                f"a process for {slot.queue} could not be started ({error.strerror}); it is tried again."
+            )
+            self._due.append((time.monotonic() + START_AGAIN_S, slot))
+            return
         self._children.append(child)
         self._selector.register(child.pulse_fd, selectors.EVENT_READ, child)
 
@@ -127,7 +144,7 @@ class Supervisor:
             self._children.remove(child)
             self._forget_pipe(child)
             code = child.code or 0
-            died = code != 0 and not child.killed and not self._stops
+            died = code not in (0, GAVE_UP) and not child.killed and not self._stops
             self._reports.append((0.0, Obituary(worker_name(child.boot_id), died and child.ready)))
             if self._stops:
                 continue
@@ -166,27 +183,33 @@ class Supervisor:
 
     def _look_for_suspects(self) -> None:
         """Suspects may wait whose own supervisor is gone, or reported them before this one started."""
-        if self._stops or time.monotonic() < self._suspects_at_s:
+        if self._stops or not self._serves_runs or time.monotonic() < self._suspects_at_s:
             return
         self._suspects_at_s = time.monotonic() + SUSPECTS_S
-        if waiting_suspects(self._settings):
+        agents: set[str] = set().union(*(child.agents for child in self._children))
+        if agents and waiting_suspects(self._settings, sorted(agents)):
             self._want_quarantine()
 
     def _want_quarantine(self) -> None:
         slot = Slot(QUARANTINE_QUEUE, 1)
-        if all(child.slot != slot for child in self._children) and all(due[1] != slot for due in self._due):
+        if (
+            self._serves_runs
+            and all(child.slot != slot for child in self._children)
+            and all(due[1] != slot for due in self._due)
+        ):
             self._due.append((0.0, slot))
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
     def _send_stops(self) -> None:
         """First signal: drain. Second: stop bodies now and let go of the runs. Past the grace: kill."""
-        while self._stops_sent < min(self._stops, 2):
+        if self._stops_sent < min(self._stops, 2) and time.monotonic() >= self._stop_again_s:
             self._due.clear()
+            self._stop_again_s = time.monotonic() + STOP_GAP_S
             if self._stops_sent == 0:
                 self._stop_at_s = time.monotonic() + self._settings.grace_s + 1
             for child in self._children:
-                child.signal(signal.SIGTERM if self._stops_sent == 0 else signal.SIGUSR1)
+                child.signal(signal.SIGTERM)
             self._stops_sent += 1
         if time.monotonic() > self._stop_at_s:
             for child in self._children:
@@ -198,8 +221,9 @@ class Supervisor:
             self._reports.remove(entry)
             try:
                 _, suspects = report(self._settings, entry[1])
-            except MakegoodError as error:
-                self._say(f"the end of a process could not be reported: {error}")
+            except Exception as error:  # whatever it is, the other processes go on
+                why = str(error) if isinstance(error, MakegoodError) else f"{type(error).__name__}: {error}"
+                self._say(f"the end of a process could not be reported: {why}")
                 if not last:
                     self._reports.append((time.monotonic() + REPORT_AGAIN_S, entry[1]))
                 continue

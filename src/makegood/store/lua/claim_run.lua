@@ -50,7 +50,7 @@ if not continued then
 end
 local fence = (tonumber(f[5]) + 1) .. ':' .. nonce
 redis.call('SET', P .. 'claim:' .. nonce, id, 'PX', 60000)
-redis.call('SET', P .. 'claimed_at', string.format('%.0f', now))
+redis.call('SET', P .. 'claimed_at:' .. quarantine, string.format('%.0f', now))
 redis.call('ZREM', queue_key(f[1], quarantine), id)
 redis.call('SADD', held_key(worker), id)
 redis.call('ZADD', P .. 'lease', 'GT', now + lease, worker)
@@ -59,6 +59,9 @@ redis.call('ZREM', P .. 'expires', id)
 move(id, f[1], 'queued', 'running', f[7])
 redis.call('HSET', key, 'fence', fence, 'fence_n', tonumber(f[5]) + 1, 'worker', worker, 'claimed_at', now, 'continued', 0)
 redis.call('HDEL', key, 'activity', 'expires_at')
+if quarantine == '1' then -- a step that ends after this one proves the suspect
+  redis.call('HSET', key, 'alone_after', redis.call('HGET', key, 'ended_step') or 0)
+end
 if not f[8] then redis.call('HSET', key, 'started_at', now) end
 emit(id, attempt, 'run.claimed', '', '', '{"worker":"' .. worker .. '"}')
 if continued and f[11] then return answer(id) end -- neither goes on nor begins anew until the claimer has decided

@@ -12,7 +12,7 @@ local n_events, events = take_list(4)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
-  'continuations', 'release_op', 'worker', 'cancel')
+  'continuations', 'release_op', 'worker', 'cancel', 'suspect', 'alone_after', 'ended_step')
 if not f[1] then return {NOT_FOUND} end
 if f[9] == op then return {1, target} end
 if f[1] ~= fence then return {STALE_FENCE} end
@@ -27,16 +27,20 @@ if max_continuations ~= '' then redis.call('HINCRBY', key, 'continuations', 1) e
 redis.call('HSET', key, 'continued', continued, 'l3_used_ms', used, 'sends', sends, 'l2_used_ms', l2_used,
   'release_op', op, 'fence', 'released:' .. op, 'released', target == 'parked' and 'parked' or 'handed_over')
 let_go(id, f[10])
-redis.call('HDEL', key, 'activity', 'worker', 'suspect')
+redis.call('HDEL', key, 'activity', 'worker', 'alone_after')
+-- Only a step that ended in quarantine proves a suspect (DESIGN invariant 10).
+local suspect = f[12]
+if suspect == '1' and f[13] and tonumber(f[14] or 0) > tonumber(f[13]) then suspect = '0' end
+if suspect ~= '1' then redis.call('HDEL', key, 'suspect') end
 redis.call('HDEL', P .. 'cancels', id)
 move(id, f[4], f[2], target, f[5])
 if target == 'parked' then
   redis.call('HSET', key, 'due_at', now + due_in)
   redis.call('ZADD', P .. 'due', now + due_in, id)
 elseif continued == '1' then
-  redis.call('ZADD', queue_key(f[4]), now - FIRST, id)
+  redis.call('ZADD', queue_key(f[4], suspect), now - FIRST, id)
 else
-  redis.call('ZADD', queue_key(f[4]), now, id)
+  redis.call('ZADD', queue_key(f[4], suspect), now, id)
 end
 count_latencies(now, n_latencies, latencies)
 emit_all(id, f[3], n_events, events)

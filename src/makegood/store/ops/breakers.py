@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from makegood.store import keys
 from makegood.store.codes import text
+from makegood.store.ops.args import new_op
 from makegood.store.ops.reads import pairs
 from makegood.store.scripts import Op
 
@@ -72,7 +73,10 @@ def report(
 
 def set_breaker(name: str, action: Literal["open", "close"], actor: str, reason: str) -> Op[dict[str, str]]:
     """Open or close a breaker by hand."""
-    return Op("breaker_set", (STATES, AUDIT), (name, action, actor, reason), lambda reply: unpack(text(reply)))
+    told = f"{keys.BREAKERS}told:{new_op()}"
+    return Op(
+        "breaker_set", (STATES, AUDIT, told), (name, action, actor, reason), lambda reply: unpack(text(reply))
+    )
 
 
 def read_breakers() -> Op[dict[str, dict[str, str]]]:

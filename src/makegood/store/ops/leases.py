@@ -85,7 +85,6 @@ def read_server() -> Op[ServerIdentity]:
     return Op(None, (), ("INFO", "server", "replication"), parse)
 
 
-def count_suspects(shard_prefix: str) -> Op[int]:
-    """How many suspects of a shard wait for a quarantine process."""
-    return Op("count_suspects", (shard_prefix,), (), int)
-
+def count_suspects(shard_prefix: str, agents: Sequence[str]) -> Op[int]:
+    """How many suspects of these agents wait in a shard for a quarantine process."""
+    return Op("count_suspects", (shard_prefix,), (*counted([(name,) for name in agents]),), int)

@@ -31,6 +31,11 @@ def read_state(run_id: str) -> Op[str | None]:
     return Op(None, (), ("HGET", keys.run_key(run_id), "state"), lambda reply: text(reply) or None)
 
 
+def read_suspect(run_id: str) -> Op[bool]:
+    """Whether a run may be executed in quarantine only."""
+    return Op(None, (), ("HGET", keys.run_key(run_id), "suspect"), lambda reply: text(reply or b"") == "1")
+
+
 def read_journal(run_id: str) -> Op[dict[str, bytes]]:
     """Raw journal fields; tasks/journal.py makes rows of them."""
     return Op(None, (), ("HGETALL", keys.journal_key(run_id)), pairs)
@@ -86,7 +91,9 @@ def read_events(run_id: str, after: str, count: int = 500) -> Op[Page]:
 
 def read_agents_seen(shard_prefix: str) -> Op[list[str]]:
     """Agents that have runs in this shard."""
-    return Op(None, (), ("SMEMBERS", f"{shard_prefix}agents"), lambda reply: sorted(text(name) for name in reply))
+    return Op(
+        None, (), ("SMEMBERS", f"{shard_prefix}agents"), lambda reply: sorted(text(name) for name in reply)
+    )
 
 
 def newest_runs(shard_prefix: str, agent: str, state: str, limit: int) -> Op[list[tuple[str, float]]]:

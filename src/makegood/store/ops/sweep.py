@@ -25,7 +25,7 @@ def sweep_expired(shard_prefix: str, limit: int = 100) -> Op[list[str]]:
 
 
 QUIET_MS = 5_000
-"""A shard in which a run was claimed within this time needs no new messages."""
+"""A shard in which a run (for quarantine: a suspect) was claimed within this time needs no new messages."""
 
 
 def sweep_queued(

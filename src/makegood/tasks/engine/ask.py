@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
+from makegood.errors import MakegoodError
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.body import Raised, Returned
 from makegood.tasks.engine.attempt import Attempt, Sends
@@ -106,9 +108,13 @@ async def _send(
     clocks = Clocks(_or_off(limits.connect, call_s), _or_off(limits.first_token), _or_off(limits.idle), call_s)
     request = ModelRequest(asking.name, messages, tools, args, stream)
     # The adapter's own clock ends the request; the outer limit only catches work that does not stop.
-    result = await attempt.bounded(
-        collect(attempt.env.adapter.stream(request, clocks)), asking.deadline, f"model {asking.name}"
-    )
+    work = collect(attempt.env.adapter.stream(request, clocks))
+    try:
+        result = await attempt.bounded(work, asking.deadline, f"model {asking.name}")
+    except MakegoodError:  # it hung, and that could not be reported: the run is someone else's, or the store is away
+        with contextlib.suppress(MakegoodError):
+            await _report(asking, owner, "neutral")
+        raise
     if isinstance(result, Returned):
         await _report(asking, owner, "success")
         reply: ModelReply = result.value

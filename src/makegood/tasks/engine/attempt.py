@@ -93,7 +93,7 @@ class Attempt:
     events: list[NewEvent] = field(default_factory=list)
     facts: str = ""
     ended_step: int = 0
-    sends: Sends = Sends()
+    sends: Sends = field(default_factory=Sends)
     l2_used_s: float = 0.0
     step_began_s: float | None = None
     stopping: bool = False

@@ -243,6 +243,8 @@ class Calling:
         await self.attempt.note({"activity": "backing_off", **data}, [event])
         waited = await self.attempt.bounded(asyncio.sleep(decision.delay_s), self.step, "tool backoff")
         if isinstance(waited, Cut):
+            if self._is_let_go and self._may_be_taken_up:
+                return self._left_open()
             return self._end(status, error, level=waited.level)
         await self.attempt.note(None, [])  # from outside it no longer backs off
         return None

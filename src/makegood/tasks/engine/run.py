@@ -211,12 +211,19 @@ async def _anew_or_end(attempt: Attempt, ended: Ended) -> None:
     cost_s = attempt_cost_s(seen.p50_s, seen.samples, attempt.agent.timeouts.run)
     needs_cleaning = any(row.open for row in attempt.rows) or _has_to_undo(attempt)
     code = str(ended.code)
-    decision = decide_next_attempt(code, attempt.number, attempt.agent.max_attempts, total_s, cost_s, needs_cleaning)
+    decision = decide_next_attempt(
+        code, attempt.number, attempt.agent.max_attempts, total_s, cost_s, needs_cleaning
+    )
     if isinstance(decision, NextAttempt) and not decision.clean_first:
         await _next_attempt(attempt, ended)
         return
     if isinstance(decision, End) and decision.reason == "does_not_fit":
-        data = {"what": "attempt", "reason": "deadline", "needed_s": decision.needed_s, "left_s": decision.left_s}
+        data = {
+            "what": "attempt",
+            "reason": "deadline",
+            "needed_s": decision.needed_s,
+            "left_s": decision.left_s,
+        }
         attempt.events.append(NewEvent("llm.retry_skipped", data))
     await _end(attempt, ended)
 
@@ -264,6 +271,8 @@ async def _end(attempt: Attempt, ended: Ended) -> None:
         blob_digests=digests,
         new_events=[*attempt.take_events(), *events],
     )
+    why = f" ({ended.code}: {ended.message})" if ended.code else ""
+    log.info("run %s of agent %s ended %s%s", attempt.run_id, attempt.agent.name, ended.state, why)
     faults.point("before_end")
     await attempt.env.store.do(op)
     faults.point("after_end")
@@ -275,8 +284,11 @@ def _run_sample(attempt: Attempt) -> Sample:
 
 
 def _limit_text(attempt: Attempt, reached: LimitReached) -> str:
-    limits = {"step": attempt.agent.timeouts.step, "run": attempt.agent.timeouts.run, "total": attempt.agent.total_s()}
+    limits = {
+        "step": attempt.agent.timeouts.step,
+        "run": attempt.agent.timeouts.run,
+        "total": attempt.agent.total_s(),
+    }
     names = {"step": "A step", "run": "The attempt", "total": "The run"}
     level = reached.level if reached.level in names else "step"
     return f"{names[level]} did not end within its limit of {limits[level]:g} s ({reached.where or 'between steps'})."
-

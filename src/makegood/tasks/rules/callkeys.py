@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -30,13 +29,8 @@ def digest(obj: Any) -> str:
     return hashlib.sha256(canonical_json(obj)).hexdigest()[:_DIGEST_HEX]
 
 
-def call_key(tool: str, identity_args: Mapping[str, Any], ordinal: int) -> str:
-    """Returns `tool:digest:ordinal`; `identity_args` are the arguments that identify the effect (CONTRACT D3)."""
-    return call_key_of(tool, digest(identity_args), ordinal)
-
-
 def call_key_of(tool: str, identity_digest: str, ordinal: int) -> str:
-    """Returns `tool:digest:ordinal` where the digest is known already."""
+    """Returns `tool:digest:ordinal`; the digest is that of the arguments that identify the effect (CONTRACT D3)."""
     return f"{tool}:{identity_digest}:{ordinal}"
 
 
@@ -49,19 +43,3 @@ def ordinal_of(key: str) -> int:
 def idempotency_key(run_id: str, key: str, generation: int) -> str:
     """Returns `run_id:call_key:generation`: the same in every attempt and try until the call was undone."""
     return f"{run_id}:{key}:{generation}"
-
-
-def assign_ordinals(
-    calls: Sequence[tuple[str, str]], used: Mapping[tuple[str, str], int] | None = None
-) -> tuple[int, ...]:
-    """Returns the ordinal of each call, a pair (tool, identity digest), by its position in the step.
-
-    `used` maps a pair to the highest ordinal it already has in the run. Two identical calls get two ordinals,
-    fixed before any of them starts, so that parallel ones cannot swap (CONTRACT D3, J29).
-    """
-    highest = dict(used or {})
-    ordinals: list[int] = []
-    for call in calls:
-        highest[call] = highest.get(call, 0) + 1
-        ordinals.append(highest[call])
-    return tuple(ordinals)

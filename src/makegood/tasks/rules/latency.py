@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import TypeVar
+
+K = TypeVar("K")
 
 # The value of a bucket is within this share of everything in it; the promise is 5 %, the rest is room for rounding.
 _ERROR = 0.045
@@ -52,9 +55,9 @@ def samples_in(counts: Mapping[int, int]) -> int:
     return sum(count for count in counts.values() if count > 0)
 
 
-def merge(*parts: Mapping[int, int]) -> dict[int, int]:
+def merge(*parts: Mapping[K, int]) -> dict[K, int]:
     """Returns the sums of several counts, for example of many workers or many hours."""
-    total: Counter[int] = Counter()
+    total: Counter[K] = Counter()
     for part in parts:
         total.update(part)
     return dict(total)

@@ -133,18 +133,6 @@ def match_step(
     return StepMatches(tuple(decisions), frozenset(taken), frozenset(asked))
 
 
-def match_call(
-    call: Call,
-    rows: Sequence[Row],
-    claimed: AbstractSet[str],
-    asked_before: AbstractSet[tuple[str, str]],
-    *,
-    attempt: int,
-) -> Match:
-    """Returns the decision for one call that stands alone in its step (`match_step`)."""
-    return match_step([call], rows, claimed, asked_before, attempt=attempt).decisions[0]
-
-
 def _by_identity(calls: Sequence[Call], known: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     """Returns the rows of each identity that the step asks for, oldest first: few of what a long run has."""
     same: dict[tuple[str, str], list[Row]] = {call.identity: [] for call in calls}
