@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from makegood.errors import SettingsError
-from makegood.urls import STORE_SCHEMES, broker_url_for, live_url_for, mask_url
+from makegood.urls import STORE_SCHEMES, broker_url_for, is_broker_url, live_url_for, mask_url
 
 PREFIX = "MAKEGOOD_"
 SECRETS_DIR = Path("/run/secrets")
@@ -39,9 +39,10 @@ def _store_url(url: str) -> str:
 
 
 def _broker_url(url: str) -> str:
-    if not re.match(r"[a-z][a-z+]*://.", url):
+    broker = broker_url_for(url)
+    if not is_broker_url(broker):
         raise ValueError("it must be a URL such as redis://host:6379/1 or amqp://host")
-    return broker_url_for(url)
+    return broker
 
 
 def _split(value: object) -> object:

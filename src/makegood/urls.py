@@ -6,6 +6,7 @@ import re
 from urllib.parse import parse_qsl, urlencode
 
 STORE_SCHEMES = ("redis", "rediss", "unix")
+BROKER_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "amqp", "amqps", "pyamqp", "memory")
 
 URL_PASSWORD = re.compile(r"://([^:/@]*):.*@")
 URL_SECRET = re.compile(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&#]*", re.IGNORECASE)
@@ -25,6 +26,12 @@ def live_url_for(broker_url: str, store_url: str) -> str:
     """Where live output goes unless set: the broker if it is Redis, else the store; as a Redis client wants it."""
     url = _with_scheme(broker_url, "redis+socket", "unix", "virtual_host", "db")
     return url if url.partition("://")[0] in STORE_SCHEMES else store_url
+
+
+def is_broker_url(url: str) -> bool:
+    """Whether the URL names a broker that Celery and makegood know."""
+    scheme, separator, rest = url.partition("://")
+    return scheme in BROKER_SCHEMES and bool(separator) and (bool(rest) or scheme == "memory")
 
 
 def _with_scheme(url: str, old: str, new: str, old_db: str, new_db: str) -> str:

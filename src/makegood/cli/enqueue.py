@@ -128,7 +128,7 @@ def follow_events(state: State, run: Run, until_s: float | None, timeout: float)
 def ended_badly(result: Result) -> str:
     """Why the run did not succeed, in one sentence, and where to look."""
     why = "" if result.error is None else f" ({result.error.code}: {result.error.message.rstrip('.')})"
-    return f"Run {result.run_id} ended {result.state}{why}; look at it with `makegood runs journal {result.run_id}`."
+    return f"Run {result.run_id} ended {result.state}{why}; look at it with `makegood runs show {result.run_id}`."
 
 
 def _print_enqueued(state: State, run: Run) -> None:

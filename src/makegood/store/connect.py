@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError,
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from makegood.errors import MakegoodError, NotAllowed, StoreUnreachable
+from makegood.errors import MakegoodError, NotAllowed, SettingsError, StoreUnreachable
 from makegood.urls import mask_url
 
 CONNECT_S = 5
@@ -80,7 +80,7 @@ def _for(url: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def bad_url(url: str, error: ValueError) -> MakegoodError:
     """The error for a URL that names no server."""
-    return MakegoodError(
+    return SettingsError(
         f"{mask_url(url)!r} is no URL of a Redis or Valkey server ({error}); use redis://host:6379/0."
     )
 

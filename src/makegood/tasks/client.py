@@ -130,7 +130,7 @@ class Run:
 
     def info(self) -> dict[str, Any]:
         """The run's record, with what it does now under `activity`."""
-        return queries.info_of(self._client.run_flow(queries.load_record(self.id)))
+        return self._client.run_flow(queries.load_info(self.id))
 
     def result(self) -> Result:
         """The run's record as a Result, as it stands."""
@@ -293,7 +293,7 @@ class AsyncRun:
 
     async def info(self) -> dict[str, Any]:
         """The run's record, with what it does now under `activity`."""
-        return queries.info_of(await self._client.run_flow(queries.load_record(self.id)))
+        return await self._client.run_flow(queries.load_info(self.id))
 
     async def result(self) -> Result:
         """The run's record as a Result, as it stands."""

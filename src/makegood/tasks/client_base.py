@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from makegood.errors import InvalidInput, NotBuilt, StillStopping, WaitTimeout
+from makegood.errors import InvalidInput, NotBuilt, SettingsError, StillStopping, WaitTimeout
 from makegood.tasks.wakeup import Publisher
-from makegood.urls import broker_url_for, mask_url
+from makegood.urls import broker_url_for, is_broker_url, mask_url
 
 CATALOG_S = 5.0
 """How long a client trusts the declarations it has read."""
@@ -51,6 +51,10 @@ class Common:
             settings = Settings.load(**({} if url is None else {"redis_url": url}))
             url, broker_url = settings.redis_url, broker_url or settings.broker_url
         self.url, self.broker_url = url, broker_url_for(broker_url)
+        if not is_broker_url(self.broker_url):
+            raise SettingsError(
+                f"{mask_url(broker_url)!r} is no URL of a broker; use redis://host:6379/0 or amqp://user:password@host."
+            )
         self.publisher = Publisher(self.broker_url, mask_url(self.broker_url))
         self.catalog: dict[str, Any] = {}
         self.catalog_until_s = 0.0

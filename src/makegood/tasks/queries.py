@@ -198,8 +198,18 @@ def result_of(record: Mapping[str, str]) -> Result:
     )
 
 
+def load_info(run_id: str) -> Flow[dict[str, Any]]:
+    """Everything a person wants to know of a run, with what it does now. Raises RunNotFound."""
+    info = info_of((yield from load_record(run_id)))
+    if info["state"] == State.RUNNING and info["activity"] is None:
+        entries = yield from load_journal(run_id)
+        calls = [entry.row.call_key for entry in entries if entry.row.status == "started"]
+        info["activity"] = {"activity": "calling", "calls": calls} if calls else {"activity": "asking_model"}
+    return info
+
+
 def info_of(record: Mapping[str, str]) -> dict[str, Any]:
-    """Everything a person wants to know of a run: its Result, and where it stands now."""
+    """A stored record as its Result and where the run stands."""
     activity = record.get("activity")
     return {
         **result_of(record).to_dict(),

@@ -108,7 +108,7 @@ class Publisher:
                 ) from error
             raise BrokerUnreachable(
                 f"Run {run_id} is stored, but the broker at {self._shown_url} cannot be reached to announce it ({why}); "
-                "start the broker, then enqueue again with the same key, or wait for a worker's sweeper to find it."
+                "start the broker, and a worker's sweeper finds the run by itself. Enqueue it again only with the same key."
             ) from error
 
     def queue_length(self, queue: str = RUNS_QUEUE) -> int:

@@ -1,6 +1,6 @@
 """Helpers for tests of agents: a scripted model provider behind a real HTTP endpoint.
 
-See `makegood.testing.provider` for an example. Nothing in makegood itself imports this package.
+See `makegood.testing.provider` for an example. Of makegood itself only the demo imports this package.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog, runs
 from makegood.store.ops.breakers import server_time
-from makegood.store.ops.reads import read_record, read_suspect
+from makegood.store.ops.reads import read_agent_and_state, read_record, read_suspect
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.tasks.agent import Agent
@@ -46,6 +46,9 @@ log = logging.getLogger("makegood.worker")
 
 STORE_PATIENCE_S = 40.0
 """A worker waits out a store that is away for so long before an operation fails."""
+
+RETURN_S, MAX_RETURNS, REMEMBERED_RETURNS = 0.2, 10, 1_000
+"""Pause before a wake-up goes back to the queue, how often it does for one run, and for how many runs that is known."""
 
 BEFORE_GRACE_ENDS_S = 2.0
 """So long before the grace ends bodies are cancelled and outcomes written (DESIGN invariant 11)."""
@@ -80,6 +83,7 @@ class Runtime:
         self._claiming = 0
         self._found: set[str] = set()
         self._adopting: set[str] = set()
+        self._returned: dict[str, int] = {}
         self.received = 0
         self._in_hand: set[object] = set()
         self.on_recycle = on_recycle
@@ -264,6 +268,7 @@ class Runtime:
         try:
             claim = await self.env.store.do(op)
             if claim is None:
+                await self._return(hint)
                 return
             faults.point("after_claim")
             attempt = await self._open_attempt(claim)
@@ -271,6 +276,19 @@ class Runtime:
             self._claiming -= 1
         if attempt is not None:
             await self._execute(attempt)
+
+    async def _return(self, hint: str) -> None:
+        """A wake-up of a run that only another worker serves goes back to the queue, a few times."""
+        agent, state = await self.env.store.do(read_agent_and_state(hint))
+        if agent is None or agent in self.agents or state != State.QUEUED or self.quarantine:
+            return
+        self._returned[hint] = self._returned.get(hint, 0) + 1
+        if self._returned[hint] > MAX_RETURNS:  # the sweeper of a worker that serves it announces it again
+            return
+        while len(self._returned) > REMEMBERED_RETURNS:
+            del self._returned[next(iter(self._returned))]
+        await asyncio.sleep(RETURN_S)
+        await self._wake(hint, self.queue)
 
     async def _open_attempt(self, claim: runs.Claim) -> Attempt | None:
         try:

@@ -50,7 +50,7 @@ if not continued then
 end
 local fence = (tonumber(f[5]) + 1) .. ':' .. nonce
 redis.call('SET', P .. 'claim:' .. nonce, id, 'PX', 60000)
-redis.call('SET', P .. 'claimed_at:' .. quarantine, string.format('%.0f', now))
+redis.call('HSET', P .. 'claimed', quarantine .. ':' .. f[1], string.format('%.0f', now))
 redis.call('ZREM', queue_key(f[1], quarantine), id)
 redis.call('SADD', held_key(worker), id)
 redis.call('ZADD', P .. 'lease', 'GT', now + lease, worker)

@@ -1,19 +1,23 @@
 -- Queued runs that nobody claims: candidates for a new wake-up message (DESIGN invariant 12).
 -- KEYS: 1 prefix of the shard
--- ARGV: quiet time in ms (since the last claim of a suspect or of another, and since a run was queued), how many at the most,
+-- ARGV: quiet time in ms (since the last claim of the agent, and since a run was queued), how many at the most,
 --       quarantine (1: suspects only), agents served (list)
--- RETURNS: {now_ms, run ids…}; nothing while another worker looked for such runs of this shard within the quiet time
+-- RETURNS: {now_ms, run ids…}; of each agent nothing while another worker looked for its runs within the quiet time
 -- EVENTS: none
 local quiet, limit, quarantine = take_n(), take_n(), take()
 local n_agents, agents = take_list(1)
 local now = now_ms()
 local reply = {now}
-local claimed = redis.call('GET', P .. 'claimed_at:' .. quarantine)
-if claimed and now - tonumber(claimed) < quiet then return reply end
-if not redis.call('SET', P .. 'sweep:queued:' .. quarantine, 1, 'NX', 'PX', quiet) then return reply end
+-- Each agent for itself: workers that serve others must not keep its runs waiting.
 for i = 1, n_agents do
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue_key(ARGV[agents + i], quarantine), '-inf', now - quiet, 'LIMIT', 0, limit)) do
-    reply[#reply + 1] = id
+  local agent = ARGV[agents + i]
+  local name = quarantine .. ':' .. agent
+  local claimed = redis.call('HGET', P .. 'claimed', name)
+  if not claimed or now - tonumber(claimed) >= quiet then
+    local ids = redis.call('ZRANGEBYSCORE', queue_key(agent, quarantine), '-inf', now - quiet, 'LIMIT', 0, limit)
+    if #ids > 0 and redis.call('SET', P .. 'sweep:' .. name, 1, 'NX', 'PX', quiet) then
+      for _, id in ipairs(ids) do reply[#reply + 1] = id end
+    end
   end
 end
 return reply

@@ -36,6 +36,15 @@ def read_suspect(run_id: str) -> Op[bool]:
     return Op(None, (), ("HGET", keys.run_key(run_id), "suspect"), lambda reply: text(reply or b"") == "1")
 
 
+def read_agent_and_state(run_id: str) -> Op[tuple[str | None, str | None]]:
+    """The run's agent and state; None when there is no such run."""
+
+    def parse(reply: Any) -> tuple[str | None, str | None]:
+        return text(reply[0]) or None, text(reply[1]) or None
+
+    return Op(None, (), ("HMGET", keys.run_key(run_id), "agent", "state"), parse)
+
+
 def read_journal(run_id: str) -> Op[dict[str, bytes]]:
     """Raw journal fields; tasks/journal.py makes rows of them."""
     return Op(None, (), ("HGETALL", keys.journal_key(run_id)), pairs)

@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from makegood.errors import MakegoodError
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
-from makegood.tasks.body import Cut, Raised, Returned, Running, supervise
-from makegood.tasks.child import FATAL
+from makegood.tasks.body import Cut, Raised, Returned, supervise
 from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.bodies import classify, is_fatal, needs_slot, start_body
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.engine.response import Unusable, usable
 from makegood.tasks.engine.signals import EndRun
-from makegood.tasks.http import CallFacts
-from makegood.tasks.isolate import ChildFailed, ProcessBody
 from makegood.tasks.journal import Entry
 from makegood.tasks.latencies import sample
 from makegood.tasks.rules.attempts import try_cost_s
 from makegood.tasks.rules.breaker import Rejected
 from makegood.tasks.rules.deadline import Deadline, Level
 from makegood.tasks.rules.decisions import Retry, Stop
-from makegood.tasks.rules.failures import ToolFailure, classify_tool_error, status_after
+from makegood.tasks.rules.failures import ToolFailure, status_after
 from makegood.tasks.rules.rows import Row, RowError, Status
 from makegood.tasks.rules.tool_retry import decide_tool_retry, may_repeat
-from makegood.tasks.runners import TaskBody, ThreadBody
 
 LEASE_POLL_S = 0.05
 
@@ -332,45 +328,6 @@ class Calling:
             "cause": failure.code,
         }
         return NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key)
-
-
-def needs_slot(run: ToRun) -> bool:
-    """Whether the tool runs in a thread of the pool."""
-    return not run.tool.is_async and run.tool.isolation == "thread"
-
-
-def start_body(attempt: Attempt, run: ToRun, deadline: Deadline, *, repeat: bool) -> Running:
-    """Start the tool's body in the way it asks for; `repeat`: an earlier try may have had its effect."""
-    row = run.row
-    facts = CallFacts(attempt.run_id, row.idempotency_key, deadline, attempt.env.may_act)
-    where: Mapping[str, Any] = {
-        "run_id": attempt.run_id,
-        "attempt": attempt.number,
-        "step": row.step,
-        "call_key": row.call_key,
-    }
-    if run.tool.isolation == "process":
-        return ProcessBody(run.tool, facts, where, run.tool.wire_args(run.kwargs), repeat=repeat)
-    if run.tool.is_async:
-        return TaskBody(run.tool, facts, where, attempt.http, run.kwargs)
-    return ThreadBody(run.tool, facts, where, attempt.http, run.kwargs, attempt.env.threads)
-
-
-def is_bug(row: Row) -> bool:
-    """Whether the call failed with what is a bug of its tool."""
-    return row.error is not None and row.error.code in ("BUG", "PROCESS_DIED")
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether a tool raised what ends its run, wherever it ran."""
-    return isinstance(error, FATAL) or (isinstance(error, ChildFailed) and error.fatal)
-
-
-def classify(error: BaseException, *, repeat: bool) -> ToolFailure:
-    """What a try's exception means, wherever it ran."""
-    if isinstance(error, ChildFailed):
-        return error.failure
-    return classify_tool_error(error, repeat=repeat)
 
 
 def exhausted_text(row: Row, stop: Stop, error: RowError) -> str:

@@ -19,7 +19,7 @@ from makegood.store.ops.leases import MAX_CONTINUATIONS
 from makegood.store.ops.reads import read_steps
 from makegood.store.states import State
 from makegood.tasks.engine.attempt import Attempt, Sends
-from makegood.tasks.engine.call import is_bug
+from makegood.tasks.engine.bodies import is_bug
 from makegood.tasks.engine.code import run_code
 from makegood.tasks.engine.env import Env
 from makegood.tasks.engine.loop import run_loop

@@ -13,7 +13,8 @@ from makegood.store import faults
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.engine.attempt import Attempt, Sends
-from makegood.tasks.engine.call import Calling, Outcome, needs_slot
+from makegood.tasks.engine.bodies import needs_slot
+from makegood.tasks.engine.call import Calling, Outcome
 from makegood.tasks.engine.plan import StepPlan, ToRun
 from makegood.tasks.engine.signals import EndRun, LimitReached
 from makegood.tasks.history import DecidedCall, Decision
@@ -132,6 +133,9 @@ def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
             row = each.run.row
             events.append(NewEvent("tool.started", {"tool": row.tool}, decided.step, row.call_key))
     for call in decided.plan.calls:
+        if call.answer is not None:  # answered without a call: no row, but not without a trace
+            data = {"tool": call.name[:80], "status": "not_called", "code": call.answer["error"]["code"]}
+            events.append(NewEvent("tool.ended", data, decided.step))
         if call.kind == "replay":
             key = (call.row_id or "").rpartition("#")[0]
             events.append(NewEvent("tool.replayed", {"tool": call.name}, decided.step, key))
@@ -162,6 +166,9 @@ async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[O
         if waiting:  # the run is someone else's, or the store is gone: what still runs stops
             attempt.cancel.ask("disposed")
             await asyncio.wait(waiting)
+        for task in calls:  # the first error is raised; the others are heard
+            if task.done() and not task.cancelled():
+                task.exception()
     return [task.result() for task in calls]
 
 

@@ -16,7 +16,7 @@ async def run_once(
 ) -> list[str]:
     """Announce at most as many waiting runs as there are more of them than messages in the queue.
 
-    A shard in which anything was claimed lately is left alone, and one worker at a time looks at a shard.
+    Runs of an agent that was claimed lately are left alone, and one worker at a time looks at an agent's runs.
     """
     if not agents:
         return []
