@@ -219,3 +219,13 @@ def test_two_workers_at_once_never_get_the_same_run(store_url: str) -> None:
         thread.join()
     setup.close()
     assert len(claimed) == len(set(claimed)) == 200
+
+
+def test_a_worker_that_serves_other_agents_keeps_no_run_waiting(world: World) -> None:
+    """Each agent is swept for itself: neither a look at another agent nor its claims hide a run."""
+    mine = world.enqueue()
+    world.enqueue(agent="other")
+    world.raw.zadd(f"{PREFIX}queued:{AGENT}", {mine: world.now_ms() - sweep.QUIET_MS - 1000})
+    assert world.do(sweep.sweep_queued(PREFIX, ["other"])) == []
+    assert world.do(claim_run(shard_prefix=PREFIX, nonce="n1", worker="w", agents=["other"])) is not None
+    assert world.do(sweep.sweep_queued(PREFIX, [AGENT])) == [mine]

@@ -24,7 +24,7 @@ from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog, runs
 from makegood.store.ops.breakers import server_time
-from makegood.store.ops.reads import read_agent_and_state, read_record, read_suspect
+from makegood.store.ops.reads import count_queued, read_agent, read_record, read_suspect
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.tasks.agent import Agent
@@ -267,8 +267,11 @@ class Runtime:
         self._claiming += 1  # until it is among the attempts, a heartbeat must not take it for a lost claim
         try:
             claim = await self.env.store.do(op)
+            if claim is None or claim.run_id != hint:  # the hint's own run may be one that only others serve
+                task = spawn(self._return(hint), name="return")
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
             if claim is None:
-                await self._return(hint)
                 return
             faults.point("after_claim")
             attempt = await self._open_attempt(claim)
@@ -278,9 +281,14 @@ class Runtime:
             await self._execute(attempt)
 
     async def _return(self, hint: str) -> None:
-        """A wake-up of a run that only another worker serves goes back to the queue, a few times."""
-        agent, state = await self.env.store.do(read_agent_and_state(hint))
-        if agent is None or agent in self.agents or state != State.QUEUED or self.quarantine:
+        """A wake-up goes back, a few times, while runs of its agent wait in its shard and only others serve them.
+
+        Not only for its own run: the one that its message was spent on may have been another.
+        """
+        agent = await self.env.store.do(read_agent(hint))
+        if agent is None or agent in self.agents or self.quarantine:
+            return
+        if not await self.env.store.do(count_queued(keys.prefix_of(hint), agent)):
             return
         self._returned[hint] = self._returned.get(hint, 0) + 1
         if self._returned[hint] > MAX_RETURNS:  # the sweeper of a worker that serves it announces it again

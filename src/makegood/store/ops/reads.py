@@ -36,13 +36,14 @@ def read_suspect(run_id: str) -> Op[bool]:
     return Op(None, (), ("HGET", keys.run_key(run_id), "suspect"), lambda reply: text(reply or b"") == "1")
 
 
-def read_agent_and_state(run_id: str) -> Op[tuple[str | None, str | None]]:
-    """The run's agent and state; None when there is no such run."""
+def read_agent(run_id: str) -> Op[str | None]:
+    """The run's agent; None when there is no such run."""
+    return Op(None, (), ("HGET", keys.run_key(run_id), "agent"), lambda reply: text(reply) or None)
 
-    def parse(reply: Any) -> tuple[str | None, str | None]:
-        return text(reply[0]) or None, text(reply[1]) or None
 
-    return Op(None, (), ("HMGET", keys.run_key(run_id), "agent", "state"), parse)
+def count_queued(shard_prefix: str, agent: str) -> Op[int]:
+    """How many runs of an agent wait in a shard."""
+    return Op(None, (), ("ZCARD", f"{shard_prefix}queued:{agent}"), int)
 
 
 def read_journal(run_id: str) -> Op[dict[str, bytes]]:
