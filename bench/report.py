@@ -20,7 +20,7 @@ from makegood.workers.embedded import EmbeddedServer
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value. `target` is DESIGN's sentence, `met` None where there is no target."""
+    """One measured value. `target` is the promise in words, `met` None where there is no target."""
 
     what: str
     value: float

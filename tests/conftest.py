@@ -2,4 +2,10 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["pytester", "support.contract_report", "support.servers", "support.store", "support.system_servers"]
+pytest_plugins = [
+    "pytester",
+    "support.contract_report",
+    "support.servers",
+    "support.store",
+    "support.system_servers",
+]

@@ -1,4 +1,4 @@
-"""The matrix of STYLE 11: wherever a worker is when it is struck, its run goes on where it was and does nothing twice."""
+"""The crash matrix: wherever a worker is when it is struck, its run goes on where it was and does nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poison ends alone (DESIGN invariant 10), and no run is continued for ever."""
+"""Poison ends alone (invariant 10), and no run is continued for ever."""
 
 from __future__ import annotations
 

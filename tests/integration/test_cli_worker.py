@@ -109,7 +109,7 @@ def test_a_run_that_ends_badly_is_7(worker: Worker) -> None:
     ran = makegood("enqueue", "broken", "hello", "--wait", env=worker.env)
     assert (ran.code, ran.out) == (7, "")
     assert "failed (BUG: ValueError: no such thing)" in ran.sentence
-    assert "makegood runs journal" in ran.sentence
+    assert "makegood runs show" in ran.sentence
 
 
 def test_following_prints_events_and_at_the_end_the_result(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""Large bodies, events, messages set aside, and measured durations (CONTRACT A7, DESIGN invariant 7)."""
+"""Large bodies, events, messages set aside, and measured durations (CONTRACT A7, invariant 7)."""
 
 from __future__ import annotations
 

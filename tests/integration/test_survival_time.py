@@ -1,4 +1,4 @@
-"""Nothing ends by time that was not watched (DESIGN invariant 5): restarts, freezes and old dates take over nothing."""
+"""Nothing ends by time that was not watched (invariant 5): restarts, freezes and old dates take over nothing."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def make(**options: Any) -> Agent:
 
 
 def test_defaults_are_those_of_the_interface() -> None:
-    """Every field, by the name and with the default INTERFACE gives."""
+    """Every field, by the name and with the documented default."""
     made = make()
     assert (made.name, made.model, made.system, made.code) == ("support", MODEL, "", None)
     assert (dict(made.tools), dict(made.model_args), made.fallback_models) == ({}, {}, ())

@@ -1,4 +1,4 @@
-"""Policies: INTERFACE's defaults, and the values they refuse with one sentence."""
+"""Policies: their defaults, and the values they refuse with one sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALL_FIELDS: list[tuple[Any, str]] = [
 
 @pytest.mark.contract("A1")
 def test_defaults_are_those_of_the_interface() -> None:
-    """Every default is the number INTERFACE gives."""
+    """Every default is the documented number."""
     assert [getattr(Timeouts(), each) for each in TIMEOUT_FIELDS] == [
         10,
         60,

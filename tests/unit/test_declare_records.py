@@ -42,7 +42,7 @@ ENDED = Result(
 
 
 def test_result_json_has_the_names_of_the_interface() -> None:
-    """Names, nesting and the form of times are those of INTERFACE "Records"."""
+    """Names, nesting and the form of times are the documented ones."""
     assert ENDED.to_dict() == {
         "run_id": "07-abc",
         "agent": "support",

@@ -89,7 +89,7 @@ def test_the_schema_has_the_form_providers_take() -> None:
 
 
 def test_options_become_attributes() -> None:
-    """What was declared can be read, and the defaults are those of INTERFACE."""
+    """What was declared can be read, and the defaults are the documented ones."""
     assert (create_ticket.effect, create_ticket.timeout, create_ticket.identity) == (
         "idempotent",
         8,

@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile say what OPERATIONS asks: a durable store, workers that may end in peace."""
+"""docker-compose.yml and Dockerfile ask for what production needs: a durable store, workers that may end in peace."""
 
 from __future__ import annotations
 

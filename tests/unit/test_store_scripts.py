@@ -219,7 +219,7 @@ def test_scripts_unpack_no_lists_and_need_no_json(name: str) -> None:
 
 @every_script
 def test_every_refusal_comes_before_the_first_write(name: str) -> None:
-    """A script that fails keeps what it wrote: so it checks everything first (DESIGN invariant 7)."""
+    """A script that fails keeps what it wrote: so it checks everything first (invariant 7)."""
     text = code_with_commands(source(name))
     writes = [text.index(each) for each in WRITES if each in text]
     refusals = [match.start() for match in re.finditer(r"return \{[A-Z_]{3,}", text)]

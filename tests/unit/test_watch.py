@@ -1,4 +1,4 @@
-"""Nothing ends by time that was not watched (DESIGN invariant 5): the judge of whether time can be trusted."""
+"""Nothing ends by time that was not watched (invariant 5): the judge of whether time can be trusted."""
 
 from __future__ import annotations
 

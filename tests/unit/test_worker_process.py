@@ -25,6 +25,7 @@ from makegood.workers.exits import GAVE_UP
 from makegood.workers.heartbeat import Heartbeat
 from makegood.workers.runtime import Runtime
 from makegood.workers.server_check import Finding
+from makegood.workers.wakes import Wakes
 
 
 def test_a_process_whose_threads_all_wait_for_a_claim_is_not_deaf() -> None:
@@ -49,14 +50,13 @@ async def test_each_run_is_announced_on_the_queue_of_those_who_may_take_it(store
     await store.do(Op(None, (), ("HSET", keys.run_key(suspect), "suspect", "1"), lambda reply: reply))
     for queue in (RUNS_QUEUE, QUARANTINE_QUEUE):
         sent: list[tuple[str, str]] = []
-        runtime = Runtime(Settings(), {}, queue=queue)
-        runtime.env = SimpleNamespace(store=store)  # type: ignore[assignment]
-        runtime.publisher = SimpleNamespace(wake=lambda *wake, sent=sent: sent.append(wake))  # type: ignore[assignment]
-        await runtime.announce([suspect, other])
+        publisher: Any = SimpleNamespace(wake=lambda *wake, sent=sent: sent.append(wake))
+        wakes = Wakes(store, publisher, {}, queue)
+        await wakes.announce([suspect, other])
         assert sent == [(suspect, QUARANTINE_QUEUE), (other, RUNS_QUEUE)]
-        await runtime._publish(other)
+        await wakes.released(other)
         assert sent[-1] == (other, RUNS_QUEUE)
-    await runtime._publish(suspect)
+    await wakes.released(suspect)
     assert sent[-1] == (suspect, QUARANTINE_QUEUE)
     await store.aclose()
 

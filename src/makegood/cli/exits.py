@@ -1,4 +1,4 @@
-"""From an exception to an exit code and one sentence (OPERATIONS, "Command line")."""
+"""From an exception to an exit code and one sentence."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class OutOfOrder(MakegoodError):
 
 
 class TooManyContinuations(MakegoodError):
-    """The attempt was continued as often as one attempt may be (DESIGN: 10)."""
+    """The attempt was continued as often as one attempt may be: 10 times."""
 
 
 def text(value: Any) -> str:
@@ -41,7 +41,9 @@ def checked(reply: list[Any], run_id: str) -> list[Any]:
     if code == Code.NOT_FOUND:
         raise RunNotFound(f"There is no run {run_id} in this store; check the id and the store's URL.")
     if code == Code.STALE_FENCE:
-        raise StaleFence(f"Run {run_id} is executed by someone else by now; this worker stops its own work on it.")
+        raise StaleFence(
+            f"Run {run_id} is executed by someone else by now; this worker stops its own work on it."
+        )
     if code == Code.BAD_STATE:
         raise Conflict(f"Run {run_id} is {text(reply[1])}; what was asked is not possible in that state.")
     if code == Code.KEY_CONFLICT:
@@ -49,7 +51,9 @@ def checked(reply: list[Any], run_id: str) -> list[Any]:
             f"The key is taken by run {text(reply[1])}, which has another input; use a new key for a new request."
         )
     if code == Code.OUT_OF_ORDER:
-        raise OutOfOrder(f"Run {run_id}: the step does not follow what is stored (at {reply[1]}, ended {reply[2]}).")
+        raise OutOfOrder(
+            f"Run {run_id}: the step does not follow what is stored (at {reply[1]}, ended {reply[2]})."
+        )
     if code == Code.TOO_MANY:
         raise TooManyContinuations(f"Run {run_id} was continued {text(reply[1])} times in one attempt.")
     raise MakegoodError(f"Run {run_id}: the store answered with code {code}.")

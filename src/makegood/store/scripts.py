@@ -20,7 +20,7 @@ class Op(Generic[T]):
     """One store operation as a value: what to send and how to read the reply.
 
     `script` names a file in lua/; None means `args` is a plain read command. Operations are repeated by the
-    client when a reply is lost, so each is idempotent by its natural key (DESIGN invariant 6).
+    client when a reply is lost, so each is idempotent by its natural key (invariant 6).
     """
 
     script: str | None

@@ -1,4 +1,4 @@
-"""The states of a run and the closed table of transitions (DESIGN, "States of a run").
+"""The states of a run and the closed table of transitions.
 
 This is the one place where the table stands: the Lua scripts get it rendered from here, docs/ shows the
 chart, and a test walks every pair through both.
@@ -35,9 +35,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
         {S.QUEUED, S.PARKED, S.STOPPING, S.CLEANING, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELLED}
     ),
     S.STOPPING: frozenset({S.QUEUED, S.CLEANING, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELLED}),
-    S.CLEANING: frozenset(
-        {S.CLEANING, S.QUEUED, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELLED, S.REVIEW}
-    ),
+    S.CLEANING: frozenset({S.CLEANING, S.QUEUED, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELLED, S.REVIEW}),
     S.REVIEW: frozenset({S.CLEANING, S.QUEUED, S.RESOLVED}),
     S.SUCCEEDED: frozenset({S.CLEANING}),
     S.FAILED: frozenset({S.CLEANING}),

@@ -1,4 +1,4 @@
-"""`Agent(...)` and `@agent(...)`: what a run of an agent may use and how long it may take (INTERFACE "Defaults")."""
+"""`Agent(...)` and `@agent(...)`: what a run of an agent may use and how long it may take."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Agent:
         return self.timeouts.call if tool.timeout is None else tool.timeout
 
     def tool_settle_after_s(self, tool: Tool) -> float:
-        """Seconds after which an unknown call of this tool may be settled (DESIGN invariant 4)."""
+        """Seconds after which an unknown call of this tool may be settled (invariant 4)."""
         return self.tool_timeout_s(tool) if tool.settle_after is None else tool.settle_after
 
     def tool_retry_policy(self, tool: Tool) -> RetryPolicy:

@@ -91,7 +91,9 @@ async def _stop(running: Running, abandon: Cancel, on_hang: OnHang) -> float:
         if unheard is None:
             try:
                 await on_hang(time.monotonic() - began_s)
-            except MakegoodError as error:  # the run is someone else's, or the store is away: the body still has to end
+            except (
+                MakegoodError
+            ) as error:  # the run is someone else's, or the store is away: the body still has to end
                 unheard = error
         running.stop()
         await first_of(running.ending.follow, abandon.follow, timeout_s=PATIENCE_S)

@@ -29,7 +29,7 @@ from makegood.tasks.rules.failures import classify_tool_error
 from makegood.tasks.tool import Tool
 
 FATAL = (MemoryError, SystemExit, KeyboardInterrupt)
-"""What a tool may not raise without ending its run (DESIGN, "Poison")."""
+"""What a tool may not raise without ending its run."""
 
 
 def main() -> None:

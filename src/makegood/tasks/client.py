@@ -1,4 +1,4 @@
-"""The producer's side: enqueue runs, look at them, wait for them, cancel them (INTERFACE "Client")."""
+"""The producer's side: enqueue runs, look at them, wait for them, cancel them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class Client(Common):
         Raises:
             UnknownAgent, InvalidInput, PayloadTooLarge, KeyConflict, NotBuilt: nothing was recorded.
             StoreUnreachable: it is not known whether the run was recorded; repeat with the same key.
-            BrokerUnreachable: the run is recorded but not announced; repeat with the same key.
+            BrokerUnreachable, NotAllowed: the run is recorded but not announced; a worker's sweeper finds it. Repeat
+                only with the same key.
         """
         refuse_unbuilt_enqueue(session, stream, if_breaker_open)
         request = queries.checked_request(agent, input, key, expires_in)

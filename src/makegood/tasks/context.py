@@ -1,4 +1,4 @@
-"""What a tool sees of its run (INTERFACE "In a tool")."""
+"""What a tool sees of its run."""
 
 from __future__ import annotations
 

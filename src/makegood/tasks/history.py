@@ -16,7 +16,7 @@ from makegood.tasks.journal import Entry
 from makegood.tasks.rules.rows import Row
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Largest history that is sent (DESIGN, "Payloads")."""
+"""Largest history that is sent."""
 
 CallKind = Literal["run", "replay", "unknown", "answer"]
 
@@ -104,7 +104,9 @@ def _outcome_text(row: Row) -> str:
         return row.response if isinstance(row.response, str) else _json(row.response)
     if row.error is not None:
         return _json(error_answer(row.error.code, row.error.message))
-    return _json(error_answer("TOOL_OUTCOME_UNKNOWN", "The call was started; whether it had its effect is not known."))
+    return _json(
+        error_answer("TOOL_OUTCOME_UNKNOWN", "The call was started; whether it had its effect is not known.")
+    )
 
 
 def _replayed(call: DecidedCall, row: Row) -> dict[str, Any]:

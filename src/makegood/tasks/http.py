@@ -52,7 +52,7 @@ class AttemptHttp:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What travels with each request of a call, and whether it may still send anything (DESIGN invariants 3, 4)."""
+    """What travels with each request of a call, and whether it may still send anything (invariants 3, 4)."""
 
     run_id: str
     idempotency_key: str
@@ -73,7 +73,9 @@ class CallTransport(httpx.AsyncBaseTransport):
         if left_s <= 0:
             raise httpx.ConnectTimeout("The limit of the call is reached; nothing was sent.", request=request)
         if not facts.may_send():
-            raise httpx.ConnectError("The call was stopped, or its worker's lease is over; nothing was sent.", request=request)
+            raise httpx.ConnectError(
+                "The call was stopped, or its worker's lease is over; nothing was sent.", request=request
+            )
         request.headers.setdefault("Idempotency-Key", facts.idempotency_key)
         request.headers.setdefault("X-Run-Id", facts.run_id)
         request.headers["X-Deadline-Ms"] = str(max(1, int(left_s * 1000)))
@@ -114,14 +116,20 @@ class Bridge(httpx.BaseTransport):
 
     async def _exchange(self, request: httpx.Request, content: bytes) -> httpx.Response:
         copy = httpx.Request(
-            request.method, request.url, headers=request.headers, content=content, extensions=request.extensions
+            request.method,
+            request.url,
+            headers=request.headers,
+            content=content,
+            extensions=request.extensions,
         )
         response = await self._inner.handle_async_request(copy)
         try:
             raw = [part async for part in response.aiter_raw()]
         finally:
             await response.aclose()
-        return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(b"".join(raw)))
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=httpx.ByteStream(b"".join(raw))
+        )
 
     def _check(self, waiting: concurrent.futures.Future[Any]) -> None:
         """An abort between the first look and the registration is not missed."""

@@ -109,7 +109,9 @@ def read_answer(raw: bytes, exit_code: int) -> Any:
     """The child's value; raises ChildFailed with what it reported, or with how its process ended."""
     if not raw:
         how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        raise ChildFailed(ToolFailure("bug", "PROCESS_DIED", f"The tool's process ended with {how} and no answer."))
+        raise ChildFailed(
+            ToolFailure("bug", "PROCESS_DIED", f"The tool's process ended with {how} and no answer.")
+        )
     answer = orjson.loads(raw)
     if "failure" in answer:
         raise ChildFailed(ToolFailure(**answer["failure"]), fatal=answer["fatal"])

@@ -27,7 +27,7 @@ class Entry:
 
 
 def row_id(call_key: str, generation: int) -> str:
-    """`call_key#generation` (DESIGN invariant 9)."""
+    """`call_key#generation` (invariant 9)."""
     return f"{call_key}#{generation}"
 
 
@@ -88,7 +88,7 @@ def _entry(fields: Mapping[str, bytes], name: str) -> Entry:
 
 
 def record(entry: Entry) -> dict[str, Any]:
-    """The row as INTERFACE "Records" shows it."""
+    """The row as clients see it."""
     row = entry.row
     return {
         "call_key": row.call_key,
@@ -118,7 +118,9 @@ def closed(entry: Entry) -> Entry:
         error = RowError("TOOL_NOT_STARTED", "The run ended before the call started; it had no effect.")
         return replace(entry, row=replace(row, status="aborted_before_dispatch", error=error))
     if row.status == "started":
-        error = RowError("TOOL_OUTCOME_UNKNOWN", "The worker was lost during the call; its outcome is not known.")
+        error = RowError(
+            "TOOL_OUTCOME_UNKNOWN", "The worker was lost during the call; its outcome is not known."
+        )
         status: Status = "failed" if row.effect == "read" else "unknown"
         return replace(entry, row=replace(row, status=status, error=error, tries=row.tries + 1))
     return entry

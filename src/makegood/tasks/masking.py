@@ -1,4 +1,4 @@
-"""JSON values on their way into the journal: secrets masked, sets in a fixed order (DESIGN "Payloads")."""
+"""JSON values on their way into the journal: secrets masked, sets in a fixed order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits and policies an agent declares: frozen values, checked when they are made (INTERFACE "Defaults").
+"""The limits and policies an agent declares: frozen values, checked when they are made.
 
 `None` means no limit where it is allowed. Every refusal is one sentence that names the field. All times are
 seconds. Nothing here decides anything: the rules read these values (A1, C2, C6, C7, C9, G1-G6).

@@ -22,7 +22,7 @@ from makegood.tasks.rules.callkeys import digest
 from makegood.tasks.rules.names import AGENT_NAME
 
 MAX_INPUT_BYTES = 1024 * 1024
-"""Largest input (DESIGN, "Payloads")."""
+"""Largest input."""
 
 MAX_KEY_CHARS = 512
 """Longest key; it is kept with the run."""
@@ -161,7 +161,7 @@ def check_run_id(run_id: object) -> None:
 
 
 def result_of(record: Mapping[str, str]) -> Result:
-    """The Result of INTERFACE "Records" from a stored record."""
+    """The Result from a stored record."""
 
     def number(name: str) -> int:
         return int(record.get(name) or 0)

@@ -1,4 +1,4 @@
-"""What the client hands out: frozen records with the names of INTERFACE "Records", and the three sentinels."""
+"""What the client hands out: frozen records as dashboards and tests know them, and the three sentinels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Keyed:
 
 @dataclass(frozen=True, slots=True)
 class RunError(_Keyed):
-    """Why a run did not succeed: a code of INTERFACE "Run error codes" and one sentence."""
+    """Why a run did not succeed: a code of the closed set and one sentence."""
 
     code: str
     message: str
@@ -133,7 +133,7 @@ class Result(_Keyed):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall(_Keyed):
-    """A journaled call as its probe or compensation sees it (INTERFACE "In a tool").
+    """A journaled call as its probe or compensation sees it.
 
     Attributes:
         tool, args, response: the tool's name, the recorded arguments and response (None when unknown).

@@ -1,4 +1,4 @@
-"""`@tool(...)`: a function becomes a tool, checked when it is declared (D3, D5, INTERFACE "Defaults")."""
+"""`@tool(...)`: a function becomes a tool, checked when it is declared (D3, D5)."""
 
 from __future__ import annotations
 

@@ -164,5 +164,5 @@ def show_stacks_without_values() -> None:
 
 
 def exit_code(error: MakegoodError) -> int:
-    """Exit code of a failed start (OPERATIONS, "Command line")."""
+    """Exit code of a failed start."""
     return 8 if isinstance(error, ConnectionError) else 2

@@ -81,7 +81,7 @@ class Heartbeat:
         self._store.close()
 
     def valid(self) -> bool:
-        """Whether the process may still act for its runs (DESIGN invariants 3 and 4)."""
+        """Whether the process may still act for its runs (invariants 3 and 4)."""
         return time.monotonic() < self.valid_until_s
 
     def once(self) -> None:

@@ -45,7 +45,7 @@ class Maintenance:
             ("cancels", CANCEL_POLL_S, lambda: cancels.run_once(env.store, runtime.attempts)),
             ("breakers", SWEEP_S, env.breakers.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
-            ("parked", SWEEP_S, lambda: parked.run_once(env.store, runtime.announce)),
+            ("parked", SWEEP_S, lambda: parked.run_once(env.store, runtime.wakes.announce)),
             ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
             ("republish", REPUBLISH_S, self._republish),
             ("hearing", REPUBLISH_S, self._listen),
@@ -104,7 +104,7 @@ class Maintenance:
         lease_s = runtime.settings.lease_s
         self._watch = look(self._watch, identity, now_ms, time.monotonic(), lease_s)
         if trusted(self._watch, lease_s, time.monotonic()):
-            await leases.run_once(store, runtime.announce)
+            await leases.run_once(store, runtime.wakes.announce)
             await expired.run_once(store)
 
     async def _touch(self) -> None:

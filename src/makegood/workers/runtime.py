@@ -13,10 +13,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
-from makegood.errors import BrokerUnreachable, MakegoodError, NotAllowed, StaleFence
+from makegood.errors import MakegoodError, StaleFence
 from makegood.monitoring import sentry
 from makegood.settings import Settings
 from makegood.spawn import spawn
@@ -24,7 +24,7 @@ from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog, runs
 from makegood.store.ops.breakers import server_time
-from makegood.store.ops.reads import count_queued, read_agent, read_record, read_suspect
+from makegood.store.ops.reads import read_record
 from makegood.store.scripts import Op
 from makegood.store.states import State
 from makegood.tasks.agent import Agent
@@ -40,6 +40,7 @@ from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 from makegood.urls import mask_url
 from makegood.workers.heartbeat import Heartbeat, Round
 from makegood.workers.maintenance import Maintenance
+from makegood.workers.wakes import Wakes
 
 T = TypeVar("T")
 log = logging.getLogger("makegood.worker")
@@ -47,11 +48,8 @@ log = logging.getLogger("makegood.worker")
 STORE_PATIENCE_S = 40.0
 """A worker waits out a store that is away for so long before an operation fails."""
 
-RETURN_S, MAX_RETURNS, REMEMBERED_RETURNS = 0.2, 10, 1_000
-"""Pause before a wake-up goes back to the queue, how often it does for one run, and for how many runs that is known."""
-
 BEFORE_GRACE_ENDS_S = 2.0
-"""So long before the grace ends bodies are cancelled and outcomes written (DESIGN invariant 11)."""
+"""So long before the grace ends bodies are cancelled and outcomes written (invariant 11)."""
 
 LAST_WORDS_S = 1.0
 """After that, how long hung work may still take before its process gives up on it."""
@@ -83,7 +81,6 @@ class Runtime:
         self._claiming = 0
         self._found: set[str] = set()
         self._adopting: set[str] = set()
-        self._returned: dict[str, int] = {}
         self.received = 0
         self._in_hand: set[object] = set()
         self.on_recycle = on_recycle
@@ -94,6 +91,7 @@ class Runtime:
         self._thread = threading.Thread(target=self._loop.run_forever, name="makegood-loop", daemon=True)
         self._maintenance: Maintenance | None = None
         self.env: Env
+        self.wakes: Wakes
         self.heartbeat: Heartbeat
 
     # --- from other threads -------------------------------------------------------------------------------------
@@ -164,6 +162,7 @@ class Runtime:
         store = AsyncStore(self.settings.redis_url, patience_s=STORE_PATIENCE_S)
         breakers, latencies = BreakerBoard(store), LatencyBoard(store)
         self.heartbeat = self._make_heartbeat()
+        self.wakes = Wakes(store, self.publisher, self.agents, self.queue)
         threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_exhausted)
         self.env = Env(
             store=store,
@@ -173,7 +172,7 @@ class Runtime:
             latencies=latencies,
             agents=self.agents,
             worker=self.worker,
-            publish=self._publish,
+            publish=self.wakes.released,
             report_bug=report_bug,
             quarantine=self.quarantine,
             may_act=self.heartbeat.valid,
@@ -252,7 +251,7 @@ class Runtime:
     async def _work(self, hint: str) -> None:
         """Claim and execute one run of the hint's shard, unless this process takes nothing."""
         if self.takes_nothing:
-            await self._wake(hint, self.queue)
+            await self.wakes.send(hint, self.queue)
             await asyncio.sleep(1.0)  # the message may come straight back
             return
         op = runs.claim_run(
@@ -268,7 +267,7 @@ class Runtime:
         try:
             claim = await self.env.store.do(op)
             if claim is None or claim.run_id != hint:  # the hint's own run may be one that only others serve
-                task = spawn(self._return(hint), name="return")
+                task = spawn(self.wakes.hand_on(hint), name="hand-on")
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             if claim is None:
@@ -279,24 +278,6 @@ class Runtime:
             self._claiming -= 1
         if attempt is not None:
             await self._execute(attempt)
-
-    async def _return(self, hint: str) -> None:
-        """A wake-up goes back, a few times, while runs of its agent wait in its shard and only others serve them.
-
-        Not only for its own run: the one that its message was spent on may have been another.
-        """
-        agent = await self.env.store.do(read_agent(hint))
-        if agent is None or agent in self.agents or self.quarantine:
-            return
-        if not await self.env.store.do(count_queued(keys.prefix_of(hint), agent)):
-            return
-        self._returned[hint] = self._returned.get(hint, 0) + 1
-        if self._returned[hint] > MAX_RETURNS:  # the sweeper of a worker that serves it announces it again
-            return
-        while len(self._returned) > REMEMBERED_RETURNS:
-            del self._returned[next(iter(self._returned))]
-        await asyncio.sleep(RETURN_S)
-        await self._wake(hint, self.queue)
 
     async def _open_attempt(self, claim: runs.Claim) -> Attempt | None:
         try:
@@ -338,22 +319,6 @@ class Runtime:
         )
         with contextlib.suppress(StaleFence):
             await self.env.store.do(op)
-
-    async def _publish(self, run_id: str) -> None:
-        """Announce a run that this process let go of: suspects are executed in quarantine only."""
-        await (self.announce([run_id]) if self.quarantine else self._wake(run_id, RUNS_QUEUE))
-
-    async def announce(self, run_ids: Sequence[str]) -> None:
-        """Announce runs, each on the queue of those that may take it."""
-        suspects = await self.env.store.do_all([read_suspect(run_id) for run_id in run_ids])
-        for run_id, suspect in zip(run_ids, suspects, strict=True):
-            await self._wake(run_id, QUARANTINE_QUEUE if suspect else RUNS_QUEUE)
-
-    async def _wake(self, run_id: str, queue: str) -> None:
-        try:
-            await asyncio.to_thread(self.publisher.wake, run_id, queue)
-        except (BrokerUnreachable, NotAllowed) as error:
-            log.warning("%s", error)
 
     def _on_exhausted(self) -> None:
         self.on_recycle("as many threads hang in tools as the pool has")

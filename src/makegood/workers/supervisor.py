@@ -1,7 +1,7 @@
 """`makegood worker`: a parent that starts the Celery processes, watches and restarts them, and reports their ends.
 
 It imports the libraries once and forks, so a restart is ready at once. A process that has ended is reported only
-when its whole group is killed and reaped (DESIGN invariant 11). The parent has no threads.
+when its whole group is killed and reaped (invariant 11). The parent has no threads.
 """
 
 from __future__ import annotations

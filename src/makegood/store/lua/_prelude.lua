@@ -28,7 +28,7 @@ local function let_go(id, worker)
   if worker then redis.call('SREM', held_key(worker), id) end
 end
 
--- Waiting runs of an agent in the order in which they are claimed; suspects wait apart (DESIGN invariant 10).
+-- Waiting runs of an agent in the order in which they are claimed; suspects wait apart (invariant 10).
 local function queue_key(agent, suspect)
   return P .. (suspect == '1' and 'suspects:' or 'queued:') .. agent
 end
@@ -83,8 +83,8 @@ local function count_latencies(now, n, from)
   end
 end
 
--- Operations that leave no row behind are remembered by their id, so that a repetition is known as one (DESIGN
--- invariant 6). 256 is the longest pipeline, 15 minutes outlast every retry of the client.
+-- Operations that leave no row behind are remembered by their id, so that a repetition is known as one
+-- (invariant 6). 256 is the longest pipeline, 15 minutes outlast every retry of the client.
 local function is_known(id, op)
   return redis.call('ZSCORE', P .. 'o:' .. id, op)
 end

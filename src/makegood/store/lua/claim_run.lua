@@ -1,5 +1,5 @@
 -- Claim the oldest due run of the shard that this worker serves; continued ones come first (their score is negative).
--- The message's run id is only a hint of the shard (DESIGN invariant 12).
+-- The message's run id is only a hint of the shard (invariant 12).
 -- KEYS: 1 prefix of the shard
 -- ARGV: nonce of this claim, worker, lease ms, quarantine (1: suspects only), agents served (list)
 -- RETURNS: {1, run_id, now_ms, fields and values of the record…} | {NOTHING}; the same nonce gets the first answer

@@ -1,6 +1,6 @@
 -- A worker is lost: its runs of this shard go back to the queue, each once, to be continued before others.
 -- Every loss counts in `crashes`; only deaths of a process by itself count for poison: the second one that catches the
--- run with a call in flight makes it a suspect (DESIGN invariant 10). A run that was continued as often as one attempt
+-- run with a call in flight makes it a suspect (invariant 10). A run that was continued as often as one attempt
 -- may be is queued with `cannot_continue`: whoever claims it decides about a new attempt (CONTRACT C11).
 -- KEYS: 1 prefix of the shard
 -- ARGV: worker, only when its lease has expired (0|1), a process death that counts (0|1), max continuations,

@@ -1,4 +1,4 @@
--- Outcomes of calls, each sent when it is known; the last one of a step travels with the step's end (DESIGN invariant 2).
+-- Outcomes of calls, each sent when it is known; the last one of a step travels with the step's end (invariant 2).
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, op, ended step (0 = the step goes on),
 --       outcomes (list of: row id, status, outcome JSON or blob reference, tries, effect '1' when the tool has effects),

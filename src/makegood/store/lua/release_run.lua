@@ -28,7 +28,7 @@ redis.call('HSET', key, 'continued', continued, 'l3_used_ms', used, 'sends', sen
   'release_op', op, 'fence', 'released:' .. op, 'released', target == 'parked' and 'parked' or 'handed_over')
 let_go(id, f[10])
 redis.call('HDEL', key, 'activity', 'worker', 'alone_after')
--- Only a step that ended in quarantine proves a suspect (DESIGN invariant 10).
+-- Only a step that ended in quarantine proves a suspect (invariant 10).
 local suspect = f[12]
 if suspect == '1' and f[13] and tonumber(f[14] or 0) > tonumber(f[13]) then suspect = '0' end
 if suspect ~= '1' then redis.call('HDEL', key, 'suspect') end

@@ -1,5 +1,5 @@
 -- A worker's heartbeat in one shard: renews the lease and compares what it holds with what the store says.
--- It also succeeds after the expiry, as long as nobody took the runs over (DESIGN invariant 5).
+-- It also succeeds after the expiry, as long as nobody took the runs over (invariant 5).
 -- KEYS: 1 prefix of the shard
 -- ARGV: worker, lease ms, runs that the worker believes to hold (list)
 -- RETURNS: {now_ms, how many are lost, lost run ids…, run ids that it holds without knowing…}

@@ -1,4 +1,4 @@
--- Planned rows are admitted: they start now (DESIGN invariant 1).
+-- Planned rows are admitted: they start now (invariant 1).
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, op, rows (list of: row id, effect '1' when the tool has effects), events (list)
 -- RETURNS: {1, now_ms, cancel cause or ''} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, 0, 0}

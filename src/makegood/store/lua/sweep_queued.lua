@@ -1,4 +1,4 @@
--- Queued runs that nobody claims: candidates for a new wake-up message (DESIGN invariant 12).
+-- Queued runs that nobody claims: candidates for a new wake-up message (invariant 12).
 -- KEYS: 1 prefix of the shard
 -- ARGV: quiet time in ms (since the last claim of the agent, and since a run was queued), how many at the most,
 --       quarantine (1: suspects only), agents served (list)

@@ -1,4 +1,4 @@
--- The intent of a step: the whole decision, its usage and all its journal rows, before any call runs (DESIGN invariant 1).
+-- The intent of a step: the whole decision, its usage and all its journal rows, before any call runs (invariant 1).
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, step, base (the step that must have ended; -1 = a coroutine
 --       agent's position, which may be written out of order), op, counts as a step (0|1),

@@ -41,7 +41,11 @@ def read_blob(run_id: str, digest: str) -> Op[bytes]:
     """The body behind a reference, whole."""
 
     def parse(reply: Any) -> bytes:
-        flat = list(reply.items()) if isinstance(reply, dict) else list(zip(reply[::2], reply[1::2], strict=True))
+        flat = (
+            list(reply.items())
+            if isinstance(reply, dict)
+            else list(zip(reply[::2], reply[1::2], strict=True))
+        )
         return b"".join(piece for _, piece in sorted(flat, key=lambda item: int(item[0])))
 
     return Op(None, (), ("HGETALL", keys.blob_key(run_id, digest)), parse)

@@ -1,4 +1,4 @@
-"""Leases: one per worker process and shard, with the set of its runs (DESIGN, "Shape")."""
+"""Leases: one per worker process and shard, with the set of its runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from makegood.store.ops.args import counted
 from makegood.store.scripts import Op
 
 MAX_CONTINUATIONS = 10
-"""Hand-overs and losses after which one attempt is given up (DESIGN)."""
+"""Hand-overs and losses after which one attempt is given up."""
 
 MAX_DEATHS = 3
-"""Process deaths in quarantine that end a run (DESIGN invariant 10)."""
+"""Process deaths in quarantine that end a run (invariant 10)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def read_steps(run_id: str) -> Op[dict[str, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events in the shape of INTERFACE, and the id to go on from."""
+    """Events as clients see them, and the id to go on from."""
 
     events: list[dict[str, Any]]
     last_id: str

@@ -109,7 +109,16 @@ def record_outcomes(
 ) -> Op[Ack]:
     """Outcomes that are known, and the end of a step when `ended_step` is its number."""
     table = counted([(o.row_id, o.status, o.body, o.tries, int(o.has_effect)) for o in outcomes])
-    args = (run_id, fence, op, ended_step, *table, *samples(latencies), *blobs(blob_digests), *events(new_events))
+    args = (
+        run_id,
+        fence,
+        op,
+        ended_step,
+        *table,
+        *samples(latencies),
+        *blobs(blob_digests),
+        *events(new_events),
+    )
     return Op("record_outcomes", (keys.prefix_of(run_id),), args, _ack(run_id))
 
 

@@ -29,7 +29,15 @@ HELD_WAIT_S = 30.0
 LEASE_POLL_S = 0.05
 
 INFRASTRUCTURE = frozenset(
-    {"SERVER", "TIMEOUT_CONNECT", "TIMEOUT_FIRST_TOKEN", "TIMEOUT_IDLE", "TIMEOUT_CALL", "TRANSPORT", "EMPTY_RESPONSE"}
+    {
+        "SERVER",
+        "TIMEOUT_CONNECT",
+        "TIMEOUT_FIRST_TOKEN",
+        "TIMEOUT_IDLE",
+        "TIMEOUT_CALL",
+        "TRANSPORT",
+        "EMPTY_RESPONSE",
+    }
 )
 """Failures that count for a model's breaker; a 429 is a 4xx and does not (CONTRACT C9)."""
 
@@ -85,7 +93,9 @@ async def ask(
     asking = _Asking(attempt, step, deadline, (attempt.agent.model, *attempt.agent.fallback_models))
     while True:
         attempt.check(deadline, "model request")
-        while not attempt.env.may_act():  # frozen or cut off: a run that was lost hears of it before it asks anything
+        while (
+            not attempt.env.may_act()
+        ):  # frozen or cut off: a run that was lost hears of it before it asks anything
             await attempt.sleep(LEASE_POLL_S, deadline, "the lease")
         owner = await _admitted(asking)
         began_s = time.monotonic()
@@ -105,13 +115,17 @@ async def _send(
     stream = bool(args.pop("stream", False))
     left_s = asking.deadline.left_s(time.monotonic())
     call_s = left_s if limits.model is None else min(limits.model, left_s)
-    clocks = Clocks(_or_off(limits.connect, call_s), _or_off(limits.first_token), _or_off(limits.idle), call_s)
+    clocks = Clocks(
+        _or_off(limits.connect, call_s), _or_off(limits.first_token), _or_off(limits.idle), call_s
+    )
     request = ModelRequest(asking.name, messages, tools, args, stream)
     # The adapter's own clock ends the request; the outer limit only catches work that does not stop.
     work = collect(attempt.env.adapter.stream(request, clocks))
     try:
         result = await attempt.bounded(work, asking.deadline, f"model {asking.name}")
-    except MakegoodError:  # it hung, and that could not be reported: the run is someone else's, or the store is away
+    except (
+        MakegoodError
+    ):  # it hung, and that could not be reported: the run is someone else's, or the store is away
         with contextlib.suppress(MakegoodError):
             await _report(asking, owner, "neutral")
         raise
@@ -237,7 +251,9 @@ def _park_for_breaker(asking: _Asking, name: str, rejected: Rejected) -> NoRetur
     wait_s = HELD_WAIT_S if rejected.until_ms is None else max(0.1, (rejected.until_ms - now_ms) / 1000)
     total_s = asking.attempt.left(asking.deadline).total_s
     if total_s is not None and wait_s >= total_s:
-        raise EndRun("SERVER", f"The breaker of {name} is open for {wait_s:.0f} s, longer than the run's total allows.")
+        raise EndRun(
+            "SERVER", f"The breaker of {name} is open for {wait_s:.0f} s, longer than the run's total allows."
+        )
     raise ParkRun(wait_s, "BREAKER_OPEN")
 
 
@@ -252,7 +268,12 @@ def _tried(asking: _Asking, failure: Failure | None) -> NewEvent:
 
 
 def _retry_event(asking: _Asking, delay_s: float, failure: Failure) -> NewEvent:
-    data = {"model": asking.name, "retry": asking.retries + 1, "delay_s": round(delay_s, 3), "cause": str(failure.code)}
+    data = {
+        "model": asking.name,
+        "retry": asking.retries + 1,
+        "delay_s": round(delay_s, 3),
+        "cause": str(failure.code),
+    }
     return NewEvent("llm.retry", data, asking.step)
 
 

@@ -251,4 +251,3 @@ class Attempt:
         """Take note of a cancel that a reply brought along."""
         if ack.cancel is not None:
             self.cancel.ask("user")
-

@@ -115,7 +115,9 @@ class Calling:
                 NewEvent("breaker.half_open", {"name": name}, self.row.step, self.row.call_key)
             )
         if needs_slot(self.run) and not self.slot:
-            result = await self.attempt.bounded(self.attempt.env.threads.reserve(), self.step, "a free thread")
+            result = await self.attempt.bounded(
+                self.attempt.env.threads.reserve(), self.step, "a free thread"
+            )
             if isinstance(result, Cut):
                 return self._not_entered(result.level)
             self.slot = True
@@ -167,14 +169,16 @@ class Calling:
             await self._report("neutral")
             if self._is_let_go and self._may_be_taken_up:
                 return self._left_open()
-            message = "The run was stopped while the call was running; whether it had its effect is not known."
+            message = (
+                "The run was stopped while the call was running; whether it had its effect is not known."
+            )
             return self._end(self._maybe_status(), RowError("ABORTED", message), level=None)
         failure, level = self._failure_of(result, deadline)
         await self._report("failure" if failure.kind == "infrastructure" else "neutral")
         return await self._failed(failure, level, result)
 
     async def _wait_for_lease(self) -> Cut | None:
-        """A worker that was frozen or cut off begins no effect before its lease is renewed (DESIGN invariant 3)."""
+        """A worker that was frozen or cut off begins no effect before its lease is renewed (invariant 3)."""
         while not self.attempt.env.may_act():
             result = await self.attempt.bounded(asyncio.sleep(LEASE_POLL_S), self.step, "the lease")
             if isinstance(result, Cut):
@@ -213,7 +217,9 @@ class Calling:
         message = f"{self.row.tool} did not end within its limit ({self._limit_s():g} s, {level})."
         return ToolFailure("infrastructure", "TOOL_TIMEOUT", message), level
 
-    async def _failed(self, failure: ToolFailure, level: Level | None, result: Cut | Raised) -> Outcome | None:
+    async def _failed(
+        self, failure: ToolFailure, level: Level | None, result: Cut | Raised
+    ) -> Outcome | None:
         status = self._status(failure)
         error = RowError(failure.code, failure.message)
         if isinstance(result, Raised) and failure.kind == "bug":
@@ -234,7 +240,12 @@ class Calling:
         self, decision: Retry, failure: ToolFailure, status: Status, error: RowError
     ) -> Outcome | None:
         self.maybe = self.maybe or status == "unknown"
-        data = {"tool": self.row.tool, "retry": self.tries, "delay_s": round(decision.delay_s, 3), "cause": failure.code}
+        data = {
+            "tool": self.row.tool,
+            "retry": self.tries,
+            "delay_s": round(decision.delay_s, 3),
+            "cause": failure.code,
+        }
         event = NewEvent("tool.retry", {**data, "message": failure.message}, self.row.step, self.row.call_key)
         await self.attempt.note({"activity": "backing_off", **data}, [event])
         waited = await self.attempt.bounded(asyncio.sleep(decision.delay_s), self.step, "tool backoff")
@@ -339,7 +350,9 @@ def exhausted_text(row: Row, stop: Stop, error: RowError) -> str:
             f"{row.tool} failed ({error.code}); another try needs {stop.needed_s:.1f} s and the {stop.level} has"
             f" {stop.left_s:.1f} s left."
         )
-    return f"{row.tool} failed {row.tries or 'too often'} times; the last error: {error.code}: {error.message}"
+    return (
+        f"{row.tool} failed {row.tries or 'too often'} times; the last error: {error.code}: {error.message}"
+    )
 
 
 def breaker_text(name: str, rejected: Rejected, attempt: Attempt) -> str:

@@ -1,7 +1,7 @@
 """Agents written as a coroutine: `ctx.call` and `ctx.model` are journaled like the steps of a declared agent.
 
 A continued attempt runs the code again from its beginning; each `ctx` call is answered from the store by its
-position, and a position that does not match ends the run with NONDETERMINISTIC (DESIGN invariant 15).
+position, and a position that does not match ends the run with NONDETERMINISTIC (invariant 15).
 """
 
 from __future__ import annotations
@@ -162,7 +162,12 @@ class AgentContext:
         return _result(call, None if entry is None else entry.row)
 
     async def _model(
-        self, position: int, step: int, key: str, messages: list[dict[str, Any]], schemas: list[dict[str, Any]]
+        self,
+        position: int,
+        step: int,
+        key: str,
+        messages: list[dict[str, Any]],
+        schemas: list[dict[str, Any]],
     ) -> ModelReply:
         attempt, deadline = self._attempt, self._step_deadline
         stored = self._stored(position, "model", key)
@@ -186,7 +191,14 @@ class AgentContext:
         return _reply(decision)
 
     def _decided(
-        self, position: int, decision: Decision, plan: StepPlan, deadline: Deadline, *, counts: bool, spent: Spent
+        self,
+        position: int,
+        decision: Decision,
+        plan: StepPlan,
+        deadline: Deadline,
+        *,
+        counts: bool,
+        spent: Spent,
     ) -> steps.Decided:
         return steps.Decided(
             position, -1, self.step, decision, plan, deadline, time.monotonic(), spent, counts=counts
@@ -224,6 +236,7 @@ def _reply(decision: Decision) -> ModelReply:
     parts = decision.message.get("tool_calls") or ()
     calls = tuple(ToolCallPart(p["id"], p["function"]["name"], p["function"]["arguments"]) for p in parts)
     usage = decision.usage
-    chunk = UsageChunk(usage["prompt_tokens"], usage["completion_tokens"], usage["cost_usd"], usage["estimated"])
+    chunk = UsageChunk(
+        usage["prompt_tokens"], usage["completion_tokens"], usage["cost_usd"], usage["estimated"]
+    )
     return ModelReply(text_of(decision), calls, chunk, usage["finish_reason"])
-

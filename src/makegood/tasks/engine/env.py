@@ -29,7 +29,7 @@ class Env:
         draining: set when the worker takes no new work; attempts stop at their next step boundary.
         abandon: asked just before the process ends; nobody waits for hung work any more.
         quarantine: this process executes one suspect at a time, each until the outcome of one step is recorded.
-        may_act: whether the worker's lease still covers its runs; asked before an effect begins (DESIGN invariant 3).
+        may_act: whether the worker's lease still covers its runs; asked before an effect begins (invariant 3).
         secret_fields: names whose values are masked before the model or an agent's code sees them.
     """
 

@@ -132,7 +132,9 @@ def first_message(attempt: Attempt) -> str:
     except (InvalidInput, DeclarationError) as error:
         raise EndRun("INVALID_REQUEST", str(error)) from error
     except Exception as error:
-        attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id, "hook": "prompt"})
+        attempt.env.report_bug(
+            error, {"agent": attempt.agent.name, "run_id": attempt.run_id, "hook": "prompt"}
+        )
         raise EndRun("BUG", f"prompt failed: {type(error).__name__}: {error}"[:500]) from error
 
 
@@ -140,4 +142,6 @@ def check_size(messages: list[dict[str, Any]]) -> None:
     """Refuse a history beyond 8 MiB before it is sent."""
     size = sum(len(message.get("content") or "") for message in messages)
     if size > history.MAX_BYTES:
-        raise EndRun("CONTEXT_WINDOW_EXCEEDED", f"The history has {size} characters, more than {history.MAX_BYTES}.")
+        raise EndRun(
+            "CONTEXT_WINDOW_EXCEEDED", f"The history has {size} characters, more than {history.MAX_BYTES}."
+        )

@@ -1,4 +1,4 @@
-"""A tool's return value as it is kept: JSON, masked, at most 256 KiB (DESIGN, "Payloads")."""
+"""A tool's return value as it is kept: JSON, masked, at most 256 KiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that was cut by the loss of its worker goes on from its stored decision (DESIGN invariants 1, 8, 16).
+"""A step that was cut by the loss of its worker goes on from its stored decision (invariants 1, 8, 16).
 
 The model is never asked again. Calls with an outcome keep it; calls that never started start; a call that was
 under way is repeated under its key when that is safe, else its outcome is unknown and the run ends for it.
@@ -25,11 +25,19 @@ from makegood.tasks.rules.tool_retry import may_repeat
 
 
 async def resume_step(
-    attempt: Attempt, number: int, base: int, step: int, decision: Decision, deadline: Deadline, kwargs: Mapping[str, Any]
+    attempt: Attempt,
+    number: int,
+    base: int,
+    step: int,
+    decision: Decision,
+    deadline: Deadline,
+    kwargs: Mapping[str, Any],
 ) -> None:
     """Finish a decided step. `kwargs` are the checked arguments by call id, where the caller has them."""
     plan = StepPlan(decision.calls, (), attempt.claimed, attempt.asked)
-    decided = steps.Decided(number, base, step, decision, plan, deadline, time.monotonic(), counts=decision.kind == "model")
+    decided = steps.Decided(
+        number, base, step, decision, plan, deadline, time.monotonic(), counts=decision.kind == "model"
+    )
     started: list[steps.Started] = []
     known: list[Outcome] = []
     for call in decision.calls:
@@ -45,7 +53,9 @@ async def resume_step(
     steps.judge(attempt, decided, outcomes)
 
 
-def _taken_up(attempt: Attempt, call: DecidedCall, row: Row, kwargs: Mapping[str, Any] | None) -> steps.Started | Outcome:
+def _taken_up(
+    attempt: Attempt, call: DecidedCall, row: Row, kwargs: Mapping[str, Any] | None
+) -> steps.Started | Outcome:
     tool = attempt.agent.tools.get(row.tool)
     if tool is None:
         return _unknown(row, f"{row.tool} is no tool of this agent any more.")
@@ -53,7 +63,9 @@ def _taken_up(attempt: Attempt, call: DecidedCall, row: Row, kwargs: Mapping[str
     was_started = row.status == "started"
     ttl_s = float("inf") if tool.key_ttl is None else tool.key_ttl
     if was_started and not may_repeat(tool.effect, age_ms / 1000, ttl_s, nothing_left=False):
-        return _unknown(row, f"{row.tool} was under way when its worker was lost; it cannot be repeated safely.")
+        return _unknown(
+            row, f"{row.tool} was under way when its worker was lost; it cannot be repeated safely."
+        )
     try:
         checked = _kwargs(tool, call, row, kwargs)
     except ArgumentsInvalid as error:

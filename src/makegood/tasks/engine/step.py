@@ -1,4 +1,4 @@
-"""A decided step: its intent is durable first, then its calls run, then it ends (DESIGN invariants 1 and 2)."""
+"""A decided step: its intent is durable first, then its calls run, then it ends (invariants 1 and 2)."""
 
 from __future__ import annotations
 
@@ -220,7 +220,10 @@ def judge(attempt: Attempt, decided: Decided, outcomes: Sequence[Outcome]) -> No
     attempt.repeats = observe_step(attempt.repeats, observed(decided.plan.calls, attempt.entries))
     streak = attempt.repeats.tripped
     if streak is not None:
-        raise EndRun("REPEATED_FAILURE", f"{streak.tool} failed {streak.count} times in a row with: {streak.error}"[:500])
+        raise EndRun(
+            "REPEATED_FAILURE",
+            f"{streak.tool} failed {streak.count} times in a row with: {streak.error}"[:500],
+        )
 
 
 def observed(calls: Sequence[DecidedCall], entries: Mapping[str, Entry]) -> list[Observed]:

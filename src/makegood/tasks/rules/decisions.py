@@ -7,7 +7,7 @@ from typing import Literal
 
 from makegood.tasks.rules.deadline import Level
 
-#: A wait up to here sleeps in the worker and is charged to L2 and L3; a longer one parks (DESIGN, "Clocks").
+#: A wait up to here sleeps in the worker and is charged to L2 and L3; a longer one parks.
 SLEEP_MAX_S = 16.0
 
 StopReason = Literal["not_retryable", "exhausted", "does_not_fit", "unknown_outcome"]

@@ -1,4 +1,4 @@
-"""What a tool's exception means, by what is raised (INTERFACE "Tool failures", DESIGN invariant 16)."""
+"""What a tool's exception means, by what is raised (invariant 16)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def classify_tool_error(exc: BaseException, *, repeat: bool = False) -> ToolFail
 
     `repeat` says that an earlier request under the same idempotency key may have reached the downstream. Then
     nothing this try tells can prove that nothing has left, 409 and 425 mean "in progress" (infrastructure), and a
-    refused key (422, or 400 and 409 that say so) leaves the outcome unknown (DESIGN invariant 16).
+    refused key (422, or 400 and 409 that say so) leaves the outcome unknown (invariant 16).
     """
     failure = _classify(exc, repeat)
     return replace(failure, nothing_left=False) if repeat else failure

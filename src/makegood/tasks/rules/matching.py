@@ -1,4 +1,4 @@
-"""Was this call made before? (CONTRACT D3, D4, J29; DESIGN invariant 8)
+"""Was this call made before? (CONTRACT D3, D4, J29; invariant 8)
 
 A call of a later attempt is matched with the rows that earlier attempts left. Within one attempt identical calls
 are meant: they get ordinals of their own. One exception, for D6: while the outcome of an identical call is

@@ -21,7 +21,7 @@ class RowError:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One call of a run in the journal, keyed by (`call_key`, `generation`) (CONTRACT D2, DESIGN invariant 9).
+    """One call of a run in the journal, keyed by (`call_key`, `generation`) (CONTRACT D2, invariant 9).
 
     `identity_digest` covers the arguments that identify the effect, `request_digest` all of them. `undo` is the
     status of the compensation of this generation, None while none was begun. Times are wall clock milliseconds.

@@ -1,4 +1,4 @@
-"""Queued runs whose message got lost are announced again (DESIGN invariant 12)."""
+"""Queued runs whose message got lost are announced again (invariant 12)."""
 
 from __future__ import annotations
 
