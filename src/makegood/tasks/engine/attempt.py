@@ -22,7 +22,7 @@ from makegood.tasks.agent import Agent
 from makegood.tasks.body import BodyResult, Cut, OnHang, Raised, Returned, Running, supervise
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.engine.env import Env
-from makegood.tasks.engine.signals import Cancelled, HandOver, LimitReached
+from makegood.tasks.engine.signals import Cancelled, EndRun, HandOver, LimitReached, Signal
 from makegood.tasks.history import Decision
 from makegood.tasks.http import AttemptHttp
 from makegood.tasks.journal import Entry
@@ -185,7 +185,10 @@ class Attempt:
         if isinstance(result, Returned):
             return result.value
         if isinstance(result, Raised):
-            raise result.error
+            if isinstance(result.error, Exception | Signal):
+                raise result.error
+            # SystemExit and the like, or a cancel of its own: it ends the run, never the worker.
+            raise EndRun("BUG", f"{name} ended with {type(result.error).__name__}: {result.error}"[:500])
         raise self.signal_of(result, name)
 
     def signal_of(self, cut: Cut, where: str) -> BaseException:

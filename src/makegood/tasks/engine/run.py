@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -126,7 +127,7 @@ async def _outcome(attempt: Attempt) -> Ended | Signal:
         return _success(attempt, output)
     except Signal as signal:
         return signal
-    except (StaleFence, ConnectionError):
+    except (StaleFence, StoreUnreachable):
         raise
     except Unusable as error:
         return EndRun("BUG", str(error))
@@ -134,7 +135,8 @@ async def _outcome(attempt: Attempt) -> Ended | Signal:
         return EndRun("BUG", f"The agent's code did not handle a failed call: {error.message}"[:500])
     except (OutOfOrder, RunNotFound) as error:
         return _distrusted(error)
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        # Nobody cancels this task: whatever arrives here came out of the agent's own code, and must not end the loop.
         attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id})
         return EndRun("BUG", f"{type(error).__name__}: {error}"[:500])
 
