@@ -168,12 +168,13 @@ def test_work_that_does_not_stop_is_shown_with_the_call_it_hangs_in_and_is_never
         run.cancel(wait=True, timeout=2)
     info = run.info()
     assert info["state"] == "stopping"
-    assert info["activity"]["call"] == "hang"
-    assert info["activity"]["for_s"] > 0
-    assert info["activity"]["call_key"] == run.journal()[0]["call_key"]
+    assert info["activity_detail"]["call"] == "hang"
+    assert info["activity_detail"]["for_s"] > 0
+    assert info["activity_detail"]["call_key"] == run.journal()[0]["call_key"]
     assert info["ended_at"] is None
     later = eventually(
-        lambda: (i := run.info())["activity"]["for_s"] > info["activity"]["for_s"] and i, "it counts on"
+        lambda: (i := run.info())["activity_detail"]["for_s"] > info["activity_detail"]["for_s"] and i,
+        "it counts on",
     )
     assert later["state"] == "stopping"
     assert len(events_of(run, "run.stopping")) == 1

@@ -271,8 +271,8 @@ def test_two_hundred_runs_in_flight_go_on_while_as_many_sync_tools_hang_as_there
     for run in hung:
         info = eventually(partial(stopping, run), "the run is stopping")
         (row,) = run.journal()
-        assert info["activity"]["call"] == "hang"
-        assert info["activity"]["call_key"] == row["call_key"]
+        assert info["activity_detail"]["call"] == "hang"
+        assert info["activity_detail"]["call_key"] == row["call_key"]
         assert row["status"] == "started"
         assert row["tool"] == "hang"
     late = site.client.enqueue("support", "look:9")

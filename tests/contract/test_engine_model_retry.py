@@ -226,10 +226,10 @@ def test_backing_off_can_be_read_from_outside_and_ends_at_once_on_cancel(
     worker.start(agent)
     run = worker.enqueue(agent)
     info = eventually(lambda: (i := run.info())["activity"] and i, "an activity")
-    assert info["activity"]["activity"] == "backing_off"
-    assert info["activity"]["cause"] == "RATE_LIMIT"
+    assert info["activity"] == "backing_off"
+    assert info["activity_detail"]["cause"] == "RATE_LIMIT"
     assert info["state"] == "running"
-    assert info["activity"]["delay_s"] >= 9
+    assert info["activity_detail"]["delay_s"] >= 9
     began_s = time.monotonic()
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
     assert time.monotonic() - began_s < 5

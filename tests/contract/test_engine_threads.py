@@ -92,8 +92,8 @@ def test_a_hung_thread_is_replaced_and_the_worker_stops_claiming_when_as_many_ha
         assert row["status"] == "started"
         assert row["args"]["order"] in (0, 1, 2, 99)
         info = eventually(partial(stopping, run), "the run is stopping")
-        assert info["activity"]["call_key"] == row["call_key"]
-        assert info["activity"]["for_s"] > 0
+        assert info["activity_detail"]["call_key"] == row["call_key"]
+        assert info["activity_detail"]["for_s"] > 0
 
 
 @pytest.mark.contract("A6")

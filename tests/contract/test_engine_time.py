@@ -219,8 +219,8 @@ def test_a_tool_that_swallows_its_cancellation_is_cancelled_until_it_ends(
     worker.start(agent)
     run = worker.enqueue(agent)
     info = eventually(lambda: (i := run.info())["state"] == "stopping" and i, "the run is stopping")
-    assert info["activity"]["call"] == "stubborn"
-    assert info["activity"]["for_s"] > 0
+    assert info["activity_detail"]["call"] == "stubborn"
+    assert info["activity_detail"]["for_s"] > 0
     result = run.wait(LONG_S)
     assert len(swallowed) == 3
     assert result.state == "failed"

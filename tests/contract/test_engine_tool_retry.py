@@ -147,8 +147,8 @@ def test_the_default_backoff_of_a_tool_doubles_from_one_second(worker: Workers, 
     worker.start(agent)
     run = worker.enqueue(agent)
     info = eventually(lambda: (i := run.info())["activity"] and i, "an activity")
-    assert info["activity"]["activity"] == "backing_off"
-    assert 0.9 <= info["activity"]["delay_s"] <= 1.1
+    assert info["activity"] == "backing_off"
+    assert 0.9 <= info["activity_detail"]["delay_s"] <= 1.1
     assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
 
 

@@ -130,7 +130,7 @@ class Run:
         return str(self._client.run_flow(queries.load_state(self.id)))
 
     def info(self) -> dict[str, Any]:
-        """The run's record, with what it does now under `activity`."""
+        """The run's record, and what it does now: `activity` (a word), `activity_detail`, `calling` (call keys)."""
         return self._client.run_flow(queries.load_info(self.id))
 
     def result(self) -> Result:
@@ -293,7 +293,7 @@ class AsyncRun:
         return str(await self._client.run_flow(queries.load_state(self.id)))
 
     async def info(self) -> dict[str, Any]:
-        """The run's record, with what it does now under `activity`."""
+        """The run's record, and what it does now: `activity` (a word), `activity_detail`, `calling` (call keys)."""
         return await self._client.run_flow(queries.load_info(self.id))
 
     async def result(self) -> Result:

@@ -88,10 +88,8 @@ def refuse_unbuilt_enqueue(session: object, stream: object, if_breaker_open: obj
 
 def hanging(info: dict[str, Any]) -> StillStopping:
     """The error of a cancel that did not come to rest in time; it names the call that hangs."""
-    activity = info.get("activity") or {}
-    where = (
-        f" in {activity['call']} for {activity['for_s']} s" if activity.get("activity") == "hanging" else ""
-    )
+    detail = info.get("activity_detail") or {}
+    where = f" in {detail['call']} for {detail['for_s']} s" if info.get("activity") == "hanging" else ""
     return StillStopping(
         f"Run {info['run_id']} was told to stop but is still {info['state']}{where}; look again with "
         f"`makegood runs show {info['run_id']}`."

@@ -199,25 +199,23 @@ def result_of(record: Mapping[str, str]) -> Result:
 
 
 def load_info(run_id: str) -> Flow[dict[str, Any]]:
-    """Everything a person wants to know of a run, with what it does now. Raises RunNotFound."""
+    """Everything a person wants to know of a run; `calling` names the calls that are under way. Raises RunNotFound."""
     info = info_of((yield from load_record(run_id)))
-    if info["state"] == State.RUNNING and info["activity"] is None:
-        entries = yield from load_journal(run_id)
-        calls = [entry.row.call_key for entry in entries if entry.row.status == "started"]
-        info["activity"] = {"activity": "calling", "calls": calls} if calls else {"activity": "asking_model"}
-    return info
+    entries = [] if info["state"] in TERMINAL else (yield from load_journal(run_id))
+    return {**info, "calling": [entry.row.call_key for entry in entries if entry.row.status == "started"]}
 
 
 def info_of(record: Mapping[str, str]) -> dict[str, Any]:
     """A stored record as its Result and where the run stands."""
-    activity = record.get("activity")
+    activity = orjson.loads(record.get("activity") or "{}")
     return {
         **result_of(record).to_dict(),
         "input": orjson.loads(record["input"]),
         "key": record.get("key") or None,
         "session": record.get("session") or None,
         "step": int(record.get("step") or 0),
-        "activity": orjson.loads(activity) if activity else None,
+        "activity": activity.pop("activity", None),
+        "activity_detail": activity or None,
         "cancel_requested": bool(record.get("cancel")),
         "worker": record.get("worker") or None,
         "due_at": reads.iso(int(record["due_at"])) if record.get("due_at") else None,
