@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from makegood import ALL, RetryPolicy, agent, tool
+from makegood.errors import StoreUnreachable
 from makegood.store import faults
 from makegood.store.keys import prefix_of
 from makegood.store.ops.breakers import report
@@ -212,7 +213,7 @@ def cut_after_intent() -> Iterator[list[str]]:
     def hook(name: str) -> None:
         if name == "after_intent" and not passed:
             passed.append(name)
-            raise ConnectionError("as if the process had ended here")
+            raise StoreUnreachable("as if the process had ended here")
 
     faults.arm(hook)
     yield passed
