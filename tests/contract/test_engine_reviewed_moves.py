@@ -220,7 +220,7 @@ def cut_after_intent() -> Iterator[list[str]]:
     faults.disarm()
 
 
-@pytest.mark.contract("B7", "D7")
+@pytest.mark.contract("D7")
 @pytest.mark.parametrize("first", [Reply("no json"), calls(("nothing", {}))], ids=["note", "answer"])
 def test_a_step_that_runs_nothing_and_was_cut_before_its_end_goes_on(
     worker: Workers, model: MakeProvider, cut_after_intent: list[str], first: Behaviour
