@@ -18,12 +18,12 @@ from makegood.tasks.rules.rows import Row
 MAX_BYTES = 8 * 1024 * 1024
 """Largest history that is sent."""
 
-CallKind = Literal["run", "replay", "unknown", "answer"]
+CallKind = Literal["run", "replay", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedCall:
-    """One call of a decision. `kind`: it runs (`row_id`), is answered from an earlier row (`replay`, `unknown`), or
+    """One call of a decision. `kind`: it runs (`row_id`), is answered from an earlier row (`replay`), or
     is answered with `answer` and never dispatched. `questioned` is the identity digest of a call that was answered
     with POSSIBLE_REPEAT, which is done once."""
 
