@@ -90,7 +90,8 @@ class Settings(BaseSettings):
     redis_url: StoreUrl = Field(
         "redis://localhost:6379/0",
         repr=False,
-        description="The state store. It must not lose writes: Redis 7.0 or Valkey 8, appendfsync always, noeviction.",
+        description="The state store, one server and no cluster. It must not lose writes: Redis 7.0 or Valkey 8, "
+        "appendfsync always, noeviction.",
         json_schema_extra=_extra("URL", "redis://:password@valkey:6379/0"),
     )
     broker_url: BrokerUrl = Field(

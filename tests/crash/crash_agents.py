@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from makegood import Agent, RetryPolicy, Timeouts, ToolContext, tool
-from makegood.testing.faults import arm, pass_point
+from makegood.testing.faults import arm, pass_point, strike
 
 SHOP = os.environ["SHOP_URL"]
 PLAN = arm(os.environ["FAULTS"])
@@ -22,6 +22,13 @@ PLAN = arm(os.environ["FAULTS"])
 async def post(ctx: ToolContext, name: str) -> dict[str, Any]:
     """The effect: one ticket of that name."""
     response = await ctx.http.post(f"{SHOP}/tickets", json={"customer": "c", "title": name})
+    response.raise_for_status()
+    return dict(response.json())
+
+
+def sync_post(ctx: ToolContext, name: str) -> dict[str, Any]:
+    """The same for a sync tool."""
+    response = ctx.http.post(f"{SHOP}/tickets", json={"customer": "c", "title": name})
     response.raise_for_status()
     return dict(response.json())
 
@@ -44,9 +51,7 @@ async def late_ticket(ctx: ToolContext, name: str) -> dict[str, Any]:
 @tool(effect="idempotent", identity=("name",))
 def sync_ticket(ctx: ToolContext, name: str) -> dict[str, Any]:
     """Make a ticket from a thread."""
-    response = ctx.http.post(f"{SHOP}/tickets", json={"customer": "c", "title": name})
-    response.raise_for_status()
-    return dict(response.json())
+    return sync_post(ctx, name)
 
 
 @tool(effect="write", identity=("name",))
@@ -73,6 +78,19 @@ def boxed(ctx: ToolContext, name: str) -> str:
     below.kill()
     below.wait()
     return "out"
+
+
+@tool(effect="idempotent", identity=("name",), isolation="process")
+def boxed_ticket(ctx: ToolContext, name: str) -> dict[str, Any]:
+    """Make a ticket from a process of its own; the point `boxed_begun` lies before its effect."""
+    if strike(PLAN.passing("boxed_begun")):
+        while not PLAN.released("boxed_begun"):
+            time.sleep(0.01)
+    try:
+        return sync_post(ctx, name)
+    except Exception as error:
+        (PLAN.folder / f"{os.getpid()}.said").write_text(str(error))
+        raise
 
 
 @tool(effect="idempotent", identity=("name",))
@@ -103,7 +121,18 @@ async def wait_for_file(ctx: ToolContext, name: str) -> str:
 crash = Agent(
     "crash",
     "openai/any",
-    tools=[ticket, late_ticket, sync_ticket, charge, look, boxed, poison, poison_sync, wait_for_file],
+    tools=[
+        ticket,
+        late_ticket,
+        sync_ticket,
+        boxed_ticket,
+        charge,
+        look,
+        boxed,
+        poison,
+        poison_sync,
+        wait_for_file,
+    ],
     model_args={"api_base": os.environ["MODEL_URL"], "api_key": "k"},
     on_failure="keep",
     retry=RetryPolicy(retries=5, backoff=0.05, max_backoff=0.5),

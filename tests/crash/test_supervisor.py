@@ -139,6 +139,30 @@ def test_a_thawed_process_begins_no_effect_that_had_not_begun(ground: Field) -> 
     ground.assert_clean()
 
 
+def test_a_process_tool_of_a_frozen_worker_sends_nothing_once_the_lease_is_over(ground: Field) -> None:
+    """The child is not frozen with its worker, and asks after another worker did the run: it looks at the lease itself."""
+    ground.plan.set("boxed_begun", "hold")
+    first = ground.process(lease_s=2).ready()
+    ground.enqueue(["boxed_ticket"])
+    child = ground.plan.wait_fired("boxed_begun")
+    assert worker_of(child) == first.pid
+    first.signal(signal.SIGSTOP)
+    ground.process(lease_s=2).ready()
+    ground.assert_clean()
+    ground.plan.release("boxed_begun")
+    said = ground.plan.folder / f"{child}.said"
+    eventually(lambda: said.exists() and said.read_text(), "the child was refused", PATIENCE_S)
+    assert said.read_text().endswith("its worker's lease is over; nothing was sent.")
+    first.signal(signal.SIGCONT)
+    eventually(
+        lambda: "executed by" in first.log, "the zombie learns that the run is not its own", PATIENCE_S
+    )
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0
+    assert len(ground.shop.requests) == 1
+    ground.assert_clean()
+
+
 def test_a_process_that_keeps_dying_is_started_again_with_growing_pauses(ground: Field) -> None:
     """The first restart is immediate, later ones wait longer; the worker stays."""
     worker = ground.worker().ready()

@@ -6,12 +6,22 @@ from typing import Any
 
 import redis
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from makegood.errors import MakegoodError, NotAllowed, SettingsError, StoreUnreachable
+from makegood.errors import MakegoodError, NotAllowed, SettingsError, StoreUnreachable, UnsupportedServer
 from makegood.urls import mask_url
 
 CONNECT_S = 5
@@ -25,6 +35,10 @@ LOST = (RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError, 
 
 FORBIDDEN = ("NOPERM", "ACL failure in script", "The user executing the script can't run")
 """How a server's answer begins when its access rules forbid a command, asked for directly or by a script."""
+
+IN_CLUSTER = ("MOVED ", "ASK ", "CLUSTERDOWN ", "TRYAGAIN ")
+"""How the answer of a cluster's node begins when the keys are another node's, or nobody's. They are not followed: time is
+trusted because one server's identity and clock are watched (invariant 5), and of a cluster nobody watches them."""
 
 
 def unreachable(url: str, error: BaseException) -> StoreUnreachable:
@@ -48,7 +62,18 @@ def refused(url: str, error: RedisError) -> MakegoodError:
             f"The state store at {mask_url(url)} does not allow the operation to this user "
             f"({why.removeprefix('NOPERM ')[:200].rstrip('.')}); let its administrator grant it, or use another user."
         )
+    if _in_cluster(error, why):
+        return UnsupportedServer(
+            f"The state store at {mask_url(url)} is a node of a cluster and does not hold the keys of the operation, so "
+            "nothing of it was written; give MAKEGOOD_REDIS_URL of a single server (cluster-enabled no)."
+        )
     return MakegoodError(f"The state store at {mask_url(url)} refused the operation: {why}")
+
+
+def _in_cluster(error: RedisError, why: str) -> bool:
+    """redis-py names these errors by their class, the asyncio connection by their text."""
+    named = isinstance(error, AskError | ClusterDownError | TryAgainError)
+    return (named and not isinstance(error, MasterDownError)) or why.startswith(IN_CLUSTER)
 
 
 def _options(retries: int, reply_s: float) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Measured on two cores with fsync on every write: about half the latency and a third of the CPU of a pipeline per
 loop turn through redis.asyncio. Commands whose reply was lost are sent again, in order, on a new connection;
-that is safe because every operation answers its own repetition (invariant 6).
+that is safe because every operation answers its own repetition (invariant 6). A node of a cluster that sends elsewhere
+(MOVED, ASK) is not followed: its answer goes to whoever asked, as an error (`connect.refused`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes, prefix_of
 from makegood.store.ops.leases import Beat, renew_lease
 from makegood.store.sync_store import SyncStore
+from makegood.tasks.lease_page import LeasePage
 from makegood.workers.exits import GAVE_UP
 
 log = logging.getLogger("makegood.worker")
@@ -44,7 +45,7 @@ class Heartbeat:
         held: the runs that the process holds now, with their fences; read from this thread.
         loop_answered_s: monotonic time at which the loop last answered.
         on_beat: told after each good round (on this thread); whoever acts for the runs takes note of what was lost
-            and then sets `valid_until_s`, so that nothing lost is seen under a valid lease.
+            and then renews `lease`, so that nothing lost is seen under a valid one.
         pulse: called for the supervisor to see that the process lives, whether or not the store answers.
     """
 
@@ -66,7 +67,7 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="makegood-heartbeat", daemon=True)
         self._pulse_thread = threading.Thread(target=self._show_life, name="makegood-pulse", daemon=True)
-        self.valid_until_s = time.monotonic() + lease_s
+        self.lease = LeasePage(time.monotonic() + lease_s)
         self._failing_since_s: float | None = None
 
     def start(self) -> None:
@@ -82,7 +83,7 @@ class Heartbeat:
 
     def valid(self) -> bool:
         """Whether the process may still act for its runs (invariants 3 and 4)."""
-        return time.monotonic() < self.valid_until_s
+        return self.lease.valid()
 
     def once(self) -> None:
         """One round over all shards: a claim whose reply was lost may be in any (where nothing is held, nothing is written)."""

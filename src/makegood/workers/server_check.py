@@ -34,7 +34,7 @@ Level = Literal["ok", "warn", "error"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked. Names: version, scripts, role, durability, eviction, memory, clock."""
+    """One thing that was checked. Names: version, scripts, role, cluster, durability, eviction, memory, clock."""
 
     level: Level
     name: str
@@ -52,6 +52,7 @@ class ServerFacts:
     kind: str
     version: str
     role: str
+    cluster: bool
     append_only: bool | None
     fsync: str | None
     write_ok: bool
@@ -102,6 +103,7 @@ def read_facts(client: redis.Redis) -> ServerFacts:
         kind=kind,
         version=str(info.get(f"{kind.lower()}_version", "")),
         role=str(info.get("role", "master")),
+        cluster=bool(info.get("cluster_enabled")),
         append_only=bool(info["aof_enabled"]) if "aof_enabled" in info else None,
         fsync=fsync,
         write_ok=str(info.get("aof_last_write_status", "ok")) == "ok",
@@ -120,6 +122,7 @@ def judge(facts: ServerFacts) -> list[Finding]:
         _version(facts),
         _scripts(facts),
         _role(facts),
+        _cluster(facts),
         _durability(facts),
         _eviction(facts),
         _memory(facts),
@@ -161,6 +164,17 @@ def _role(facts: ServerFacts) -> Finding:
         "role",
         f"The server is a replica (role {facts.role}) and refuses every write with READONLY: "
         "point MAKEGOOD_REDIS_URL at the primary.",
+    )
+
+
+def _cluster(facts: ServerFacts) -> Finding:
+    if not facts.cluster:
+        return Finding("ok", "cluster", "It is a single server and holds all keys.")
+    return Finding(
+        "error",
+        "cluster",
+        "The server is a node of a cluster, which makegood does not follow to the other nodes: "
+        "point MAKEGOOD_REDIS_URL at a single server (cluster-enabled no).",
     )
 
 
