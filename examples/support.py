@@ -7,7 +7,7 @@ Producer:  MAKEGOOD_REDIS_URL=<the URL that the worker names> python support.py 
 import os
 import sys
 
-from makegood import Agent, Client, Timeouts, ToolContext, ToolError, tool
+from makegood import Agent, Client, RecordedCall, Timeouts, ToolContext, ToolError, tool
 
 SHOP = os.environ.get("SHOP_URL", "http://localhost:8000")
 
@@ -23,12 +23,19 @@ async def create_ticket(ctx: ToolContext, customer: str, title: str) -> dict[str
     return answer.json()
 
 
+@create_ticket.compensate
+async def withdraw_ticket(ctx: ToolContext, call: RecordedCall) -> None:
+    """Called when the run fails. To let the ticket stand, give the agent on_failure="keep" instead."""
+    answer = await ctx.http.delete(f"{SHOP}/tickets/{call.response['id']}")
+    if answer.status_code != 404:  # 404: withdrawn already, in an earlier try
+        answer.raise_for_status()
+
+
 support = Agent(
     name="support",
     model="openai/gpt-5-mini",
     system="You are the support desk of a shop. Open a ticket for every complaint, then tell the customer its number.",
     tools=[create_ticket],
-    on_failure="keep",
     timeouts=Timeouts(step=30, run=120),
 )
 

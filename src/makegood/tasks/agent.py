@@ -64,8 +64,10 @@ class Agent:
     """A declaration: model, system prompt, tools, limits, policy; a worker finds it through MAKEGOOD_AGENTS.
 
     It is read-only once made. `on_failure` is "rollback" or "keep" (aliases "rollback_on_fail" and
-    "commit_on_complete"), `model_args` goes to the model as it is, `input` and `output` are pydantic models,
-    `prompt(input)` makes the first user message, `before_step(ctx)` and `before_end(ctx, output)` may cancel.
+    "commit_on_complete"); under rollback `write` and `idempotent` tools need a compensation (E10). `model_args` goes to
+    the model as it is, `input` and `output` are pydantic models, `prompt(input)` makes the first user message,
+    `snapshot(ctx, input)` declares resources before the first step of an attempt, `before_step(ctx)` and
+    `before_end(ctx, output)` may cancel.
 
     Attributes:
         tools: the tools by name.
@@ -73,7 +75,7 @@ class Agent:
 
     Raises:
         DeclarationError: one sentence that names the field and says what to change.
-        NotBuilt: max_running, snapshot, verify or session_on_review is given.
+        NotBuilt: max_running, verify or session_on_review is given.
     """
 
     code: AgentCode | None = None
@@ -128,14 +130,15 @@ class Agent:
         self.input = _model_class(says, "input", input)
         self.output = _model_class(says, "output", output)
         self.prompt = _hook(says, "prompt", prompt, ("input",))
+        self.snapshot = _hook(says, "snapshot", snapshot, ("ctx", "input"))
         self.before_step = _hook(says, "before_step", before_step, ("ctx",))
         self.before_end = _hook(says, "before_end", before_end, ("ctx", "output"))
         refuse_unbuilt(f"{says}: max_running", max_running, None)
-        refuse_unbuilt(f"{says}: snapshot", snapshot, None)
         refuse_unbuilt(f"{says}: verify", verify, None)
         refuse_unbuilt(f"{says}: session_on_review", session_on_review, "block")
         self.input_schema = object_schema(self.input) if self.input else None
         self.output_schema = object_schema(self.output) if self.output else None
+        self._check_undo(says)
         self._made = True
 
     def __setattr__(self, field: str, value: object) -> None:
@@ -246,6 +249,24 @@ class Agent:
             raise OutputInvalid(
                 f"The answer is not a valid {self.output.__name__}: {problems(error)}."
             ) from None
+
+    def _check_undo(self, says: str) -> None:
+        """E10. An `irreversible` tool passes: when its run fails after it succeeded, a person reviews the run."""
+        bare = [
+            tool
+            for tool in self.tools.values()
+            if tool.effect in ("write", "idempotent")
+            and tool.compensation is None
+            and self.tool_on_failure(tool) == "rollback"
+        ]
+        if bare:
+            where = "the tool" if len(bare) == 1 else "these tools"
+            where += "" if any(tool.on_failure for tool in bare) else " or the agent"
+            raise DeclarationError(
+                f"{says}: rollback cannot undo {', '.join(tool.name for tool in bare)} without a compensation; "
+                f"add {', '.join(f'@{tool.name}.compensate' for tool in bare)} before the agent is made, "
+                f'or set on_failure="keep" on {where}.'
+            )
 
     def _tool_declaration(self, tool: Tool) -> dict[str, Any]:
         identity = list(tool.identity) if isinstance(tool.identity, tuple) else tool.identity and "ALL"
