@@ -27,6 +27,7 @@ from makegood.tasks.client import Run
 from makegood.tasks.model import litellm_setup
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
+from makegood.tasks.wakeup import CLEANUP_QUEUE, RUNS_QUEUE
 from makegood.testing import Behaviour, Provider, Reply, RequestRecord, Status
 from makegood.workers.runtime import Runtime
 
@@ -195,26 +196,32 @@ class _Warm(LiteLLMAdapter):
 
 
 class Pump:
-    """Stands where Celery's queue stands: wake-ups go to one of the workers that consume, in a thread per slot."""
+    """Stands where Celery's queues stand: wake-ups go to one of the workers that consume, in a thread per slot.
 
-    def __init__(self) -> None:
+    `on_cleaning` is told when a run is to be cleaned up: the first time, somebody has to be there for it.
+    """
+
+    def __init__(self, on_cleaning: Callable[[], None] = lambda: None) -> None:
         self._workers: list[tuple[Runtime, ThreadPoolExecutor]] = []
-        self._held: list[str] = []
+        self._held: list[tuple[str, str]] = []
+        self._on_cleaning = on_cleaning
         self.sent: list[str] = []
 
-    def wake(self, run_id: str, queue: str = "") -> None:
+    def wake(self, run_id: str, queue: str = RUNS_QUEUE) -> None:
         """What `Publisher.wake` does."""
         self.sent.append(run_id)
-        taking = [pair for pair in self._workers if not pair[0].takes_nothing]
+        if queue == CLEANUP_QUEUE:
+            self._on_cleaning()
+        taking = [pair for pair in self._workers if pair[0].queue == queue and not pair[0].takes_nothing]
         if not taking:
-            self._held.append(run_id)
+            self._held.append((run_id, queue))
             return
         runtime, slots = taking[0]
         slots.submit(runtime.perform, run_id)
 
-    def queue_length(self, queue: str = "") -> int:
+    def queue_length(self, queue: str = RUNS_QUEUE) -> int:
         """What `Publisher.queue_length` does."""
-        return len(self._held)
+        return sum(1 for _, name in self._held if name == queue)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -223,8 +230,8 @@ class Pump:
         """A worker begins to consume."""
         self._workers.append((runtime, ThreadPoolExecutor(slots)))
         held, self._held = self._held, []
-        for run_id in held:
-            self.wake(run_id)
+        for run_id, queue in held:
+            self.wake(run_id, queue)
 
     def detach(self, runtime: Runtime) -> None:
         """A worker no longer consumes; what it handles goes on."""
@@ -241,18 +248,48 @@ class Workers:
     client: Client
     pump: Pump
     runtimes: list[Runtime] = field(default_factory=list)
+    cleaners: list[Runtime] = field(default_factory=list)
+    served: dict[str, Agent] = field(default_factory=dict)
+    cleans: bool = True
+    alerts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     recycled: threading.Event = field(default_factory=threading.Event)
 
     def start(self, *agents: Agent, slots: int = 8, **settings: Any) -> Runtime:
         """A worker that serves these agents."""
-        adapter: Callable[[], ModelAdapter] = _Warm
-        chosen = Settings.load(redis_url=self.url, broker_url=self.url, loop_lag_ms=60_000, **settings)
-        served = {agent.name: agent for agent in agents}
-        runtime = Runtime(chosen, served, adapter=adapter, on_recycle=lambda *_: self.recycled.set())
-        runtime.publisher = self.pump  # type: ignore[assignment]
-        runtime.start()
+        self.served |= {agent.name: agent for agent in agents}
+        runtime = self._make({agent.name: agent for agent in agents}, RUNS_QUEUE, slots, settings)
         self.runtimes.append(runtime)
         self.pump.attach(runtime, slots)
+        return runtime
+
+    def start_cleaner(self, *, slots: int = 8, **settings: Any) -> Runtime:
+        """A cleanup worker for everything that is served; the first one comes by itself when a run is to be cleaned up."""
+        runtime = self._make(dict(self.served), CLEANUP_QUEUE, slots, settings)
+        self.cleaners.append(runtime)
+        self.pump.attach(runtime, slots)
+        return runtime
+
+    def first_cleaner(self) -> None:
+        """One, unless the test wants none or there is one."""
+        if self.cleans and not self.cleaners:
+            self.start_cleaner()
+
+    def _make(
+        self, served: Mapping[str, Agent], queue: str, slots: int, settings: Mapping[str, Any]
+    ) -> Runtime:
+        adapter: Callable[[], ModelAdapter] = _Warm
+        chosen = Settings.load(redis_url=self.url, broker_url=self.url, loop_lag_ms=60_000, **settings)
+        runtime = Runtime(
+            chosen,
+            served,
+            adapter=adapter,
+            on_recycle=lambda *_: self.recycled.set(),
+            queue=queue,
+            slots=slots,
+            on_alert=lambda message, tags: self.alerts.append((message, dict(tags))),
+        )
+        runtime.publisher = self.pump  # type: ignore[assignment]
+        runtime.start()
         return runtime
 
     def stop(self, runtime: Runtime) -> None:
@@ -305,13 +342,14 @@ def worker(store_url: str, litellm: None) -> Iterator[Workers]:
     """Workers in this process, on an empty store."""
     with ExitStack() as stack:
         client = stack.enter_context(Client(store_url))
-        pump = Pump()
+        pump = Pump(lambda: workers.first_cleaner())
         client.publisher = pump  # type: ignore[assignment]
         workers = Workers(store_url, client, pump)
         yield workers
-        for runtime in workers.runtimes:
+        everyone = [*workers.runtimes, *workers.cleaners]
+        for runtime in everyone:
             pump.detach(runtime)
-        for runtime in workers.runtimes:
+        for runtime in everyone:
             runtime.stop()
 
 

@@ -1,8 +1,8 @@
-"""Unexpected exceptions go to Sentry when SENTRY_DSN is set: grouped by what broke, without prompts or payloads."""
+"""Unexpected exceptions and runs that wait for a person go to Sentry when SENTRY_DSN is set, without prompts or payloads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 TAGS = ("agent", "tool", "hook", "code")
@@ -27,8 +27,17 @@ def start(dsn: str | None, **options: Any) -> bool:
     return True
 
 
+def alert(message: str, facts: Mapping[str, Any]) -> None:
+    """Send one event: a run waits for a person. Does nothing while Sentry is off. Never raises."""
+    _send("review", facts, lambda sdk, scope: sdk.capture_message(message, level="error", scope=scope))
+
+
 def capture(error: BaseException, facts: Mapping[str, Any]) -> None:
     """Send one unexpected exception; does nothing while Sentry is off. Never raises."""
+    _send("bug", facts, lambda sdk, scope: sdk.capture_exception(error, scope=scope))
+
+
+def _send(kind: str, facts: Mapping[str, Any], send: Callable[[Any, Any], object]) -> None:
     try:
         import sentry_sdk
     except ImportError:  # the extra is not installed
@@ -40,5 +49,5 @@ def capture(error: BaseException, facts: Mapping[str, Any]) -> None:
         for name, value in known.items():
             scope.set_tag(name, value)
         scope.set_context("run", {"run_id": facts.get("run_id")})
-        scope.fingerprint = ["makegood", "bug", *(known.get(name, "") for name in ("agent", "tool", "code"))]
-        sentry_sdk.capture_exception(error, scope=scope)
+        scope.fingerprint = ["makegood", kind, *(known.get(name, "") for name in ("agent", "tool", "code"))]
+        send(sentry_sdk, scope)

@@ -18,6 +18,8 @@ class Code(IntEnum):
     OUT_OF_ORDER = -5
     NOTHING = -6
     TOO_MANY = -7
+    UNSETTLED = -8
+    OLD_VERSION = -9
 
 
 class OutOfOrder(MakegoodError):
@@ -26,6 +28,10 @@ class OutOfOrder(MakegoodError):
 
 class TooManyContinuations(MakegoodError):
     """The attempt was continued as often as one attempt may be: 10 times."""
+
+
+class Unsettled(MakegoodError):
+    """The run cannot go on: an outcome is unknown, or a lock is still registered."""
 
 
 def text(value: Any) -> str:
@@ -54,6 +60,20 @@ def checked(reply: list[Any], run_id: str) -> list[Any]:
         raise OutOfOrder(
             f"Run {run_id}: the step does not follow what is stored (at {reply[1]}, ended {reply[2]})."
         )
+    raise _rare(code, reply, run_id)
+
+
+def _rare(code: int, reply: list[Any], run_id: str) -> MakegoodError:
     if code == Code.TOO_MANY:
-        raise TooManyContinuations(f"Run {run_id} was continued {text(reply[1])} times in one attempt.")
-    raise MakegoodError(f"Run {run_id}: the store answered with code {code}.")
+        return TooManyContinuations(f"Run {run_id} was continued {text(reply[1])} times in one attempt.")
+    if code == Code.UNSETTLED:
+        return Unsettled(
+            f"Run {run_id} has a call whose outcome is not known, or a lock; mark the call done or undone, or retry "
+            "its cleanup."
+        )
+    if code == Code.OLD_VERSION:
+        return Conflict(
+            f"Run {run_id} has changed since version {text(reply[1])} (it is at {text(reply[2])}); look at it again "
+            "and decide anew."
+        )
+    return MakegoodError(f"Run {run_id}: the store answered with code {code}.")

@@ -81,9 +81,39 @@ def events_key(run_id: str) -> str:
     return f"{prefix_of(run_id)}e:{run_id}"
 
 
+def audit_key(run_id: str) -> str:
+    """Stream: who asked for what, and why; append-only."""
+    return f"{prefix_of(run_id)}a:{run_id}"
+
+
 def blob_key(run_id: str, digest: str) -> str:
     """Hash: the pieces of one large body."""
     return f"{prefix_of(run_id)}b:{run_id}:{digest}"
+
+
+def resources_key(run_id: str) -> str:
+    """Hash: what the run declared it would create or change (`key`, `key.s` status line, `key.v` last error)."""
+    return f"{prefix_of(run_id)}r:{run_id}"
+
+
+def locks_key(run_id: str) -> str:
+    """Set: registrations of locks, `fence number|holder|name`."""
+    return f"{prefix_of(run_id)}l:{run_id}"
+
+
+def lock_prefix(name: str) -> str:
+    """Prefix of a lock, which has a hash tag of its own: it is shared by runs of all shards."""
+    return f"mg:{{lock:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:16]}}}:"
+
+
+def lock_key(name: str) -> str:
+    """Hash: who holds the lock, until when, and the last token."""
+    return f"{lock_prefix(name)}held"
+
+
+def lock_floor_key(name: str, run_id: str) -> str:
+    """Text: the lowest fence number of this run that may still take the lock."""
+    return f"{lock_prefix(name)}floor:{run_id}"
 
 
 def state_index(shard_prefix: str, agent: str, state: str) -> str:

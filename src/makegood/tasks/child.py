@@ -10,23 +10,34 @@ import asyncio
 import ctypes
 import importlib
 import os
+import secrets
 import signal
 import sys
 import threading
-import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import orjson
 from pydantic_core import to_jsonable_python
 
+from makegood.errors import LockTimeout, StaleFence
 from makegood.tasks.cancel import CancelView
 from makegood.tasks.context import CallLogger, DeadlineView, ToolContext, log
 from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sync_client
+from makegood.tasks.lease_page import lease_seen
+from makegood.tasks.residue import Owner, Residue, lock_failure
+from makegood.tasks.residue_threads import SyncResidue
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.failures import classify_tool_error
 from makegood.tasks.tool import Tool
+
+if TYPE_CHECKING:
+    from makegood.store.async_store import AsyncStore
+    from makegood.store.scripts import Op
+
+T = TypeVar("T")
 
 FATAL = (MemoryError, SystemExit, KeyboardInterrupt)
 """What a tool may not raise without ending its run."""
@@ -45,22 +56,30 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any]) -> bytes:
-    """JSON: `{"value": …}`, or `{"failure": …}` when the tool raised."""
+    """JSON: `{"value": …}`, `{"failure": …}` when the tool raised, `{"stale": …}` when the run is someone else's."""
     try:
         value = asyncio.run(_call(request))
         return orjson.dumps({"value": to_jsonable_python(value, fallback=str)})
+    except StaleFence as error:
+        return orjson.dumps({"stale": str(error)})
     except BaseException as error:
-        failure = classify_tool_error(error, repeat=request["repeat"])
+        if isinstance(error, LockTimeout):
+            failure = lock_failure(error, repeat=request["repeat"])
+        else:
+            failure = classify_tool_error(error, repeat=request["repeat"])
         return orjson.dumps({"failure": asdict(failure), "fatal": isinstance(error, FATAL)})
 
 
 async def _call(request: dict[str, Any]) -> Any:
     tool = find_tool(request["module"], request["name"])
     pool = AttemptHttp()
-    deadline = Deadline(time.monotonic() + request["left_s"], request["level"])
-    facts = CallFacts(request["run_id"], request["idempotency_key"], deadline)
+    deadline = Deadline(request["until_s"], request["level"])
+    may_send = lease_seen(request["lease_fd"])
+    facts = CallFacts(request["run_id"], request["idempotency_key"], deadline, may_send)
     where = {key: request[key] for key in ("run_id", "attempt", "step", "call_key")}
 
+    store = LazyStore(request["residue"]["store_url"])
+    residue = _residue(request["residue"], store, deadline)
     context = ToolContext(
         run_id=facts.run_id,
         attempt=request["attempt"],
@@ -71,6 +90,7 @@ async def _call(request: dict[str, Any]) -> Any:
         cancelled=CancelView(),
         log=CallLogger(log, where),
         _open_http=lambda: async_client(pool, facts) if tool.is_async else _own_loop_client(facts),
+        _residue=residue if tool.is_async else SyncResidue(residue, asyncio.get_running_loop()),
     )
     kwargs = tool.bind(request["args"])
     try:
@@ -79,6 +99,55 @@ async def _call(request: dict[str, Any]) -> Any:
         return await asyncio.to_thread(tool.fn, context, **kwargs)
     finally:
         await pool.aclose()
+        await store.aclose()
+
+
+def _residue(request: dict[str, Any], store: LazyStore, deadline: Deadline) -> Residue:
+    return Residue(
+        Owner(**request["owner"]),
+        store,
+        deadline,
+        Deadline(request["run_until_s"], "run"),
+        {},
+        lambda: secrets.token_hex(8),
+        lambda: None,
+        lambda: False,  # whoever is told to stop here is killed
+        tuple(request["secret_fields"]),
+        request["kinds"],
+        request["prefix"],
+    )
+
+
+class LazyStore:
+    """The store, connected to when something is declared or locked: most tools do neither."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._store: AsyncStore | None = None
+
+    async def do(self, op: Op[T]) -> T:
+        """See AsyncStore."""
+        return await self._opened().do(op)
+
+    async def do_all(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """See AsyncStore."""
+        return await self._opened().do_all(ops)
+
+    def send(self, op: Op[T]) -> asyncio.Future[T]:
+        """See AsyncStore."""
+        return self._opened().send(op)
+
+    async def aclose(self) -> None:
+        """Wait for what is on its way."""
+        if self._store is not None:
+            await self._store.aclose()
+
+    def _opened(self) -> AsyncStore:
+        if self._store is None:
+            from makegood.store.async_store import AsyncStore
+
+            self._store = AsyncStore(self.url)
+        return self._store
 
 
 def _own_loop_client(facts: CallFacts) -> httpx.Client:

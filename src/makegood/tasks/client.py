@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from makegood.store.ops import catalog, reads, runs
 from makegood.store.states import SETTLED, TERMINAL, State
 from makegood.tasks import queries
 from makegood.tasks.client_base import (
-    Common,
     check_audited,
     hanging,
     pauses,
@@ -20,17 +19,11 @@ from makegood.tasks.client_base import (
     refuse_unbuilt_enqueue,
     waited_out,
 )
-from makegood.tasks.flows import Flow, run_async, run_sync
+from makegood.tasks.operators import AsyncOperator, Operator
 from makegood.tasks.records import Result
 
-if TYPE_CHECKING:
-    from makegood.store.async_store import AsyncStore
-    from makegood.store.sync_store import SyncStore
 
-T = TypeVar("T")
-
-
-class Client(Common):
+class Client(Operator):
     """The blocking client; safe to share between threads.
 
     Args:
@@ -49,7 +42,7 @@ class Client(Common):
         super().__init__(url, broker_url or (None if url is None else url), live_url)
         from makegood.store.sync_store import SyncStore
 
-        self.store: SyncStore = SyncStore(self.url)
+        self.store = SyncStore(self.url)
 
     def enqueue(
         self,
@@ -96,10 +89,6 @@ class Client(Common):
     def agents(self) -> dict[str, dict[str, Any]]:
         """What workers have published, by agent name."""
         return self.store.do(catalog.read_catalog())
-
-    def run_flow(self, flow: Flow[T]) -> T:
-        """Run store work that is written as a flow."""
-        return run_sync(self.store, flow)
 
     def close(self) -> None:
         """Close the connections."""
@@ -181,13 +170,16 @@ class Run:
         check_audited(actor, reason)
         self.status()
         op = runs.cancel_run(run_id=self.id, cause="user", actor=actor, reason=reason)
-        state = str(self._client.store.do(op).state)
+        told = self._client.store.do(op)
+        state = str(told.state)
+        if told.accepted and told.state is State.CLEANING:
+            self._client.announce(self.id, state)
         if not wait:
             return state
         until_s = None if timeout is None else time.monotonic() + timeout
         for pause_s in pauses():
             state = self.status()
-            if state in TERMINAL:
+            if state in SETTLED:
                 break
             if until_s is not None and time.monotonic() >= until_s:
                 raise hanging(self.info())
@@ -213,7 +205,7 @@ class Run:
             time.sleep(pause_s)
 
 
-class AsyncClient(Common):
+class AsyncClient(AsyncOperator):
     """The asyncio client: the same methods, awaited. One per event loop; see Client for arguments and errors."""
 
     def __init__(
@@ -222,7 +214,7 @@ class AsyncClient(Common):
         super().__init__(url, broker_url or (None if url is None else url), live_url)
         from makegood.store.async_store import AsyncStore
 
-        self.store: AsyncStore = AsyncStore(self.url)
+        self.store = AsyncStore(self.url)
 
     async def enqueue(
         self,
@@ -259,10 +251,6 @@ class AsyncClient(Common):
     async def agents(self) -> dict[str, dict[str, Any]]:
         """What workers have published, by agent name."""
         return await self.store.do(catalog.read_catalog())
-
-    async def run_flow(self, flow: Flow[T]) -> T:
-        """Run store work that is written as a flow."""
-        return await run_async(self.store, flow)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -337,13 +325,16 @@ class AsyncRun:
         check_audited(actor, reason)
         await self.status()
         op = runs.cancel_run(run_id=self.id, cause="user", actor=actor, reason=reason)
-        state = str((await self._client.store.do(op)).state)
+        told = await self._client.store.do(op)
+        state = str(told.state)
+        if told.accepted and told.state is State.CLEANING:
+            await asyncio.to_thread(self._client.announce, self.id, state)
         if not wait:
             return state
         until_s = None if timeout is None else time.monotonic() + timeout
         for pause_s in pauses():
             state = await self.status()
-            if state in TERMINAL:
+            if state in SETTLED:
                 break
             if until_s is not None and time.monotonic() >= until_s:
                 raise hanging(await self.info())

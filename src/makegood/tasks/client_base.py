@@ -7,8 +7,17 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from makegood.errors import InvalidInput, NotBuilt, SettingsError, StillStopping, WaitTimeout
-from makegood.tasks.wakeup import Publisher
+from makegood.errors import (
+    BrokerUnreachable,
+    InvalidInput,
+    NotAllowed,
+    NotBuilt,
+    SettingsError,
+    StillStopping,
+    WaitTimeout,
+)
+from makegood.store.states import State
+from makegood.tasks.wakeup import CLEANUP_QUEUE, RUNS_QUEUE, Publisher
 from makegood.urls import broker_url_for, is_broker_url, mask_url
 
 CATALOG_S = 5.0
@@ -18,12 +27,6 @@ MAX_ACTOR_CHARS, MAX_REASON_CHARS = 200, 2000
 """What one entry of the audit log may hold."""
 
 _LATER = {
-    "cleanup": "client.cleanup",
-    "reviews": "client.reviews",
-    "resolve": "client.resolve",
-    "retry_cleanup": "client.retry_cleanup",
-    "resume": "client.resume",
-    "mark": "client.mark",
     "approve": "client.approve",
     "deny": "client.deny",
     "session": "client.session",
@@ -61,6 +64,17 @@ class Common:
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse_later(self, name)
+
+    def announce(self, run_id: str, state: str) -> bool:
+        """Wake whoever goes on with a run that was moved; False without a broker: then a worker's sweeper finds it."""
+        queue = {State.CLEANING: CLEANUP_QUEUE, State.QUEUED: RUNS_QUEUE}.get(State(state))
+        if queue is None:
+            return True
+        try:
+            self.publisher.wake(run_id, queue)
+        except (BrokerUnreachable, NotAllowed):
+            return False
+        return True
 
     def _known(self) -> dict[str, Any] | None:
         return self.catalog if time.monotonic() < self.catalog_until_s else None
@@ -115,3 +129,13 @@ def check_audited(actor: object, reason: object) -> None:
         raise InvalidInput(f"actor must be a text of 1 to {MAX_ACTOR_CHARS} characters: who asks for this.")
     if not isinstance(reason, str) or len(reason) > MAX_REASON_CHARS:
         raise InvalidInput(f"reason must be a text of at most {MAX_REASON_CHARS} characters.")
+
+
+def check_decision(actor: object, reason: object, expected_version: object) -> None:
+    """Refuse a decision without who and why, or with a version that is none. Raises InvalidInput."""
+    check_audited(actor, reason)
+    if not str(reason).strip():
+        raise InvalidInput("reason is mandatory for a decision: say in one sentence why, for the audit log.")
+    whole = isinstance(expected_version, int) and not isinstance(expected_version, bool)
+    if expected_version is not None and not (whole and expected_version >= 0):  # type: ignore[operator]
+        raise InvalidInput("expected_version must be the version of a run, a whole number, or None.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
-from makegood.errors import NotBuilt
+from makegood.errors import DeclarationError, NotBuilt
 from makegood.tasks.cancel import CancelView
 from makegood.tasks.rules.deadline import Deadline
 
@@ -58,6 +58,8 @@ class ToolContext:
         log: a logger whose lines name run and call.
         http: `httpx.AsyncClient`, in a sync tool `httpx.Client`; sends `Idempotency-Key`, `X-Run-Id` and
             `X-Deadline-Ms`, and times out with the call.
+
+    In a sync tool `declare` and `lock` are used without `await` and `async`.
     """
 
     run_id: str
@@ -69,6 +71,7 @@ class ToolContext:
     cancelled: CancelView
     log: CallLogger
     _open_http: Callable[[], Any]
+    _residue: Any = None
     _http: Any = field(default=None, init=False)
 
     @property
@@ -76,15 +79,39 @@ class ToolContext:
         """The HTTP client of this call."""
         if self._http is None:
             self._http = self._open_http()
+        if self._residue is not None:
+            self._residue.touched = True
         return self._http
 
-    def declare(self, kind: str, id: str, prior: object | None = None) -> NoReturn:  # noqa: A002  # the interface's name
-        """Declare a resource before it is created or changed (CONTRACT E2)."""
-        raise _not_built("ctx.declare")
+    def declare(self, kind: str, id: str, prior: object | None = None) -> Any:  # noqa: A002  # the interface's name
+        """Say what is about to be created or changed, so that cleanup can roll it back (CONTRACT E2); durable on return.
 
-    def lock(self, name: str) -> NoReturn:
-        """Take a lock that cleanup can release (CONTRACT E7)."""
-        raise _not_built("ctx.lock")
+        Kinds: `redis_key` (a key, or `redis://host/0#key`) and `path` (absolute) keep the prior state themselves;
+        `callback` (`module:function`) and those of `@resource` get `prior`, JSON of at most 256 KiB.
+
+        Raises:
+            DeclarationError: the kind is unknown, or the prior state cannot be kept.
+            StaleFence: the run is someone else's by now; let it pass.
+        """
+        return self._need_residue("declare").declare(kind, id, prior)
+
+    def lock(self, name: str) -> Any:
+        """`async with ctx.lock(name) as token`: held by no other run inside; cleanup releases it (CONTRACT E7).
+
+        The token grows each time anybody takes the lock: hand it to a downstream that refuses smaller ones.
+
+        Raises:
+            LockTimeout: it was not free within the call's limit.
+            StaleFence: the run is someone else's by now; let it pass.
+        """
+        return self._need_residue("lock").lock(name)
+
+    def _need_residue(self, name: str) -> Any:
+        if self._residue is None:
+            raise DeclarationError(
+                f"ctx.{name} is for the body of a tool; what undoes or probes it goes without."
+            )
+        return self._residue
 
     def progress(self, share: float, message: str = "") -> NoReturn:
         """Tell listeners how far the call is."""

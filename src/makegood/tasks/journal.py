@@ -10,7 +10,7 @@ import orjson
 
 from makegood.store.ops.reads import iso, read_journal
 from makegood.tasks.flows import Flow, resolved
-from makegood.tasks.rules.rows import Row, RowError, Status
+from makegood.tasks.rules.rows import Row, RowError, Status, Undo
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def outcome_json(entry: Entry) -> bytes:
 
 def entries_from(fields: Mapping[str, bytes]) -> list[Entry]:
     """Rows from the store's fields (bodies resolved), in the order of their calls."""
-    ids = [name for name in fields if not name.endswith((".s", ".o"))]
+    ids = [name for name in fields if not name.endswith((".s", ".o", ".u", ".v"))]
     entries = [_entry(fields, name) for name in ids]
     return sorted(entries, key=lambda entry: (entry.row.position, entry.row.generation))
 
@@ -83,8 +83,23 @@ def _entry(fields: Mapping[str, bytes], name: str) -> Entry:
         tries=int(tries),
         started_at_ms=int(began) if began else None,
         ended_at_ms=int(ended) if ended else None,
+        **_undo(fields.get(f"{name}.u"), fields.get(f"{name}.v")),
     )
     return Entry(row, outcome.get("response_digest"))
+
+
+def _undo(line: bytes | None, detail: bytes | None) -> dict[str, Any]:
+    """What is known of a row's compensation; empty when none was begun."""
+    if line is None:
+        return {}
+    status, _, _, _, tries, round_ = line.decode().split("|")
+    error = orjson.loads(detail)["error"] if detail else None
+    return {
+        "undo": cast("Undo", status),
+        "undo_tries": int(tries),
+        "undo_round": int(round_),
+        "undo_error": None if error is None else RowError(error["code"], error["message"]),
+    }
 
 
 def record(entry: Entry) -> dict[str, Any]:
@@ -106,8 +121,24 @@ def record(entry: Entry) -> dict[str, Any]:
         "tries": row.tries + (row.status == "started"),  # the one under way is a try
         "started_at": iso(row.started_at_ms),
         "ended_at": iso(row.ended_at_ms),
-        "compensation": None,
+        "compensation": _compensation(row),
         "generation": row.generation,
+    }
+
+
+def undo_json(error: RowError | None) -> bytes:
+    """The part of a row that is written when its compensation has ended."""
+    return orjson.dumps({"error": None if error is None else {"code": error.code, "message": error.message}})
+
+
+def _compensation(row: Row) -> dict[str, Any] | None:
+    if row.undo is None:
+        return None
+    error = row.undo_error
+    return {
+        "status": row.undo,
+        "tries": row.undo_tries,
+        "error": None if error is None else {"code": error.code, "message": error.message},
     }
 
 

@@ -111,7 +111,7 @@ class Timeouts:
         idle: between two events of a streamed request; 0 or None = off.
         connect: until the connection stands; None = no limit of its own.
         cleanup: one pass of cleanup; None = no limit.
-        compensation: one compensation. Not built yet.
+        compensation: one try of a compensation, a probe or a roll-back; None = what is left of the pass.
     """
 
     call: float = 10
@@ -133,8 +133,6 @@ class Timeouts:
             check_seconds(f"Timeouts.{name}", getattr(self, name), none="no limit")
         for name in ("first_token", "idle"):
             check_seconds(f"Timeouts.{name}", getattr(self, name), none="no limit", zero="off")
-        if self.compensation != 10:
-            raise NotBuilt("Timeouts.compensation is not built yet; leave it at its default (10).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -226,21 +226,43 @@ def info_of(record: Mapping[str, str]) -> dict[str, Any]:
 
 def list_runs(state: str | None, agent: str | None, limit: int) -> Flow[list[Result]]:
     """The newest runs, newest first. The cost grows with agents and states, not with finished runs."""
+    records = yield from newest_records(states_of(state), agent, limit, without=("input",))
+    return [result_of(each) for each in records]
+
+
+def states_of(state: str | None) -> list[State]:
+    """The state of this name, or all of them. Raises InvalidInput."""
     if state is not None and state not in set(State):
         raise InvalidInput(f"There is no state {state!r}; the states are: {', '.join(State)}.")
-    states = [state] if state else [str(each) for each in State]
+    return [State(state)] if state else list(State)
+
+
+def newest_records(
+    states: Sequence[State],
+    agent: str | None,
+    limit: int,
+    *,
+    without: Sequence[str] = (),
+    until_ms: int | None = None,
+) -> Flow[list[dict[str, str]]]:
+    """Records of the newest runs in these states, newest first, the bodies of some fields left out.
+
+    `until_ms`: of those that were enqueued no later.
+    """
     prefixes = keys.all_prefixes()
     if agent is None:
         names = yield [reads.read_agents_seen(prefix) for prefix in prefixes]
         wanted = [(prefix, name) for prefix, found in zip(prefixes, names, strict=True) for name in found]
     else:
         wanted = [(prefix, agent) for prefix in prefixes]
-    pages = yield [reads.newest_runs(prefix, name, each, limit) for prefix, name in wanted for each in states]
+    pages = yield [
+        reads.newest_runs(prefix, name, each, limit, until_ms) for prefix, name in wanted for each in states
+    ]
     newest = sorted((entry for page in pages for entry in page), key=lambda entry: -entry[1])[:limit]
     records = yield [reads.read_record(run_id) for run_id, _ in newest]
-    results = []
+    found = []
     for (run_id, _), fields in zip(newest, records, strict=True):
         if fields:
-            whole = yield from resolved(run_id, {**fields, "input": b'""'})
-            results.append(result_of({name: value.decode() for name, value in whole.items()}))
-    return results
+            whole = yield from resolved(run_id, {**fields, **dict.fromkeys(without, b'""')})
+            found.append({name: value.decode() for name, value in whole.items()})
+    return found

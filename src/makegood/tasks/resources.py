@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from makegood.errors import DeclarationError
 from makegood.tasks.checks import check_signature, is_name
 
-BUILT_IN: Final = frozenset({"redis_key", "path"})
+BUILT_IN: Final = frozenset({"redis_key", "path", "callback"})
 _KIND: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _registered: dict[str, Resource] = {}
 
@@ -34,7 +34,7 @@ def resource(kind: str) -> Callable[[F], F]:
     One kind has one function in a process; importing the same module again replaces it.
 
     Raises:
-        DeclarationError: the kind is no name, is built in (`redis_key`, `path`), or has another function already.
+        DeclarationError: the kind is no name, is built in (`redis_key`, `path`, `callback`), or has another function already.
     """
     if not is_name(kind, _KIND):
         raise DeclarationError(

@@ -5,14 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from makegood.spawn import Ending, spawn
 from makegood.tasks.cancel import CancelView
 from makegood.tasks.context import CallLogger, DeadlineView, ToolContext, log
 from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sync_client
+from makegood.tasks.residue import Residue
+from makegood.tasks.residue_threads import SyncResidue
 from makegood.tasks.threads import SyncPool
-from makegood.tasks.tool import Tool
+
+
+class Work(Protocol):
+    """What a body runs: a tool, or a probe, a compensation, a roll-back of cleanup."""
+
+    @property
+    def name(self) -> str:
+        """For logs and tasks."""
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """Called with the context and the arguments."""
+
+
+ResidueOf = Callable[[Callable[[], bool]], Residue]
+"""Makes the residue of a body from what says whether it was told to stop."""
 
 
 class TaskRunning:
@@ -51,16 +68,18 @@ class TaskBody(TaskRunning):
 
     def __init__(
         self,
-        tool: Tool[Any, Any],
+        tool: Work,
         facts: CallFacts,
         where: Mapping[str, Any],
         pool: AttemptHttp,
         kwargs: Mapping[str, Any],
+        residue_of: ResidueOf | None = None,
     ) -> None:
         self._view = CancelView()
         self._log = CallLogger(log, dict(where))
         live = until_stopped(facts, self._view)
-        context = make_context(live, where, self._view, self._log, lambda: async_client(pool, live))
+        residue = None if residue_of is None else residue_of(self._view.is_set)
+        context = make_context(live, where, self._view, self._log, lambda: async_client(pool, live), residue)
         super().__init__(tool.fn(context, **kwargs), f"tool-{tool.name}")
 
     def stop(self) -> None:
@@ -93,24 +112,31 @@ class ThreadBody(ThreadRunning):
 
     def __init__(
         self,
-        tool: Tool[Any, Any],
+        tool: Work,
         facts: CallFacts,
         where: Mapping[str, Any],
         pool: AttemptHttp,
         kwargs: Mapping[str, Any],
         threads: SyncPool,
+        residue_of: ResidueOf | None = None,
     ) -> None:
         self._view = CancelView()
         self._log = CallLogger(log, dict(where))
-        self._bridge = Bridge(pool, until_stopped(facts, self._view), asyncio.get_running_loop())
-        context = make_context(facts, where, self._view, self._log, lambda: sync_client(self._bridge))
+        loop = asyncio.get_running_loop()
+        self._bridge = Bridge(pool, until_stopped(facts, self._view), loop)
+        self._residue = None if residue_of is None else SyncResidue(residue_of(self._view.is_set), loop)
+        context = make_context(
+            facts, where, self._view, self._log, lambda: sync_client(self._bridge), self._residue
+        )
         super().__init__(threads, lambda: tool.fn(context, **kwargs))
         self.ending.follow(self._ended)
 
     def stop(self) -> None:
-        """Tell the tool and cut its requests; from the second time on its thread counts as stuck."""
+        """Tell the tool and cut its requests and waits; from the second time on its thread counts as stuck."""
         self._view.set()
         self._bridge.abort()
+        if self._residue is not None:
+            self._residue.abort()
         super().stop()
 
     def _ended(self) -> None:
@@ -128,6 +154,7 @@ def make_context(
     view: CancelView,
     call_log: CallLogger,
     open_http: Callable[[], Any],
+    residue: Residue | SyncResidue | None = None,
 ) -> ToolContext:
     """The context of one try."""
     return ToolContext(
@@ -140,4 +167,5 @@ def make_context(
         cancelled=view,
         log=call_log,
         _open_http=open_http,
+        _residue=residue,
     )

@@ -17,8 +17,7 @@ from makegood.settings import Settings
 from makegood.store.connect import open_sync
 from makegood.store.ops.catalog import set_aside
 from makegood.tasks.loading import load_agents
-from makegood.tasks.unbuilt import startup_warnings
-from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE
+from makegood.tasks.wakeup import RUNS_QUEUE
 from makegood.workers import consumer
 from makegood.workers.exits import GAVE_UP
 from makegood.workers.runtime import Runtime
@@ -59,14 +58,11 @@ class Boot:
         try:
             dsn = self._settings.sentry_dsn
             sentry.start(None if dsn is None else dsn.get_secret_value())
-            serves_runs = not queues or RUNS_QUEUE in queues or QUARANTINE_QUEUE in queues
-            agents = load_agents(",".join(self._settings.agents)) if serves_runs else {}
+            agents = load_agents(",".join(self._settings.agents))
             if self._pulse_fd is None:  # else whoever started the supervisor has done it
                 self._check_server()
             for tool in (tool for agent in agents.values() for tool in agent.tools.values()):
                 tool.check_masking(self._settings.secret_fields)
-            for sentence in startup_warnings(agents.values()):
-                log.warning("%s", sentence)
             self._runtime = Runtime(
                 self._settings,
                 agents,

@@ -12,7 +12,8 @@ from makegood.errors import MakegoodError
 from makegood.spawn import spawn
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import read_server
-from makegood.workers.duties import cancels, deaf, expired, leases, parked, republish
+from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE
+from makegood.workers.duties import cancels, cleanups, deaf, expired, leases, locks, parked, republish
 from makegood.workers.watch import Watch, look, trusted
 
 if TYPE_CHECKING:
@@ -40,14 +41,16 @@ class Maintenance:
 
     def start(self) -> None:
         """Begin every duty."""
-        env, runtime = self._runtime.env, self._runtime
+        env, runtime, lease_s = self._runtime.env, self._runtime, self._runtime.settings.lease_s
         duties: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
             ("cancels", CANCEL_POLL_S, lambda: cancels.run_once(env.store, runtime.attempts)),
+            ("locks", lease_s / 3, lambda: locks.run_once(env.store, runtime.attempts, lease_s)),
             ("breakers", SWEEP_S, env.breakers.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
             ("parked", SWEEP_S, lambda: parked.run_once(env.store, runtime.wakes.announce)),
             ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
             ("republish", REPUBLISH_S, self._republish),
+            ("cleanups", SWEEP_S, self._announce_cleanups),
             ("hearing", REPUBLISH_S, self._listen),
             ("liveness", SWEEP_S, self._touch),
         ]
@@ -79,8 +82,17 @@ class Maintenance:
             self._runtime.answered_s = time.monotonic()
             self._runtime.lag_s = max(0.0, self._runtime.answered_s - began_s - LAG_S)
 
+    async def _announce_cleanups(self) -> None:
+        runtime = self._runtime
+        if runtime.queue in (CLEANUP_QUEUE, QUARANTINE_QUEUE):
+            await cleanups.run_once(
+                runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine
+            )
+
     async def _republish(self) -> None:
         runtime = self._runtime
+        if runtime.queue == CLEANUP_QUEUE:
+            return
         await republish.run_once(
             runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine
         )

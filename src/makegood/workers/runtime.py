@@ -22,23 +22,22 @@ from makegood.settings import Settings
 from makegood.spawn import spawn
 from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
-from makegood.store.ops import catalog, runs
+from makegood.store.ops import catalog
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.reads import read_record
+from makegood.store.ops.runs import Claim, claim_of
 from makegood.store.scripts import Op
-from makegood.store.states import State
 from makegood.tasks.agent import Agent
 from makegood.tasks.breakers import BreakerBoard
-from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.env import Env
-from makegood.tasks.engine.run import execute, open_attempt
 from makegood.tasks.flows import Flow, run_async
 from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool
-from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
+from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 from makegood.urls import mask_url
 from makegood.workers.heartbeat import Heartbeat, Round
+from makegood.workers.jobs import Asking, Job, Work, jobs_for
 from makegood.workers.maintenance import Maintenance
 from makegood.workers.wakes import Wakes
 
@@ -65,6 +64,7 @@ class Runtime:
         *,
         adapter: Callable[[], ModelAdapter] | None = None,
         on_recycle: Callable[[str], None] = lambda why: None,
+        on_alert: Callable[[str, Mapping[str, Any]], None] = sentry.alert,
         pulse: Callable[[], None] = lambda: None,
         boot_id: str | None = None,
         queue: str = RUNS_QUEUE,
@@ -75,7 +75,8 @@ class Runtime:
         self.queue, self.quarantine = queue, queue == QUARANTINE_QUEUE
         self.slots = slots or settings.concurrency
         self.publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
-        self.attempts: dict[str, Attempt] = {}
+        self.jobs = jobs_for(queue)
+        self.attempts: dict[str, Work] = {}
         self.lag_s = 0.0
         self.answered_s = time.monotonic()
         self._claiming = 0
@@ -83,7 +84,7 @@ class Runtime:
         self._adopting: set[str] = set()
         self.received = 0
         self._in_hand: set[object] = set()
-        self.on_recycle = on_recycle
+        self.on_recycle, self._on_alert = on_recycle, on_alert
         self._pulse = pulse
         self._make_adapter = adapter or litellm_adapter
         self._running: set[asyncio.Task[None]] = set()
@@ -173,7 +174,11 @@ class Runtime:
             agents=self.agents,
             worker=self.worker,
             publish=self.wakes.released,
+            publish_cleanup=lambda run_id: self.wakes.announce([run_id]),
             report_bug=report_bug,
+            alert=self._on_alert,
+            recycle=self.on_recycle,
+            lease=self.heartbeat.lease,
             quarantine=self.quarantine,
             may_act=self.heartbeat.valid,
             secret_fields=self.settings.secret_fields,
@@ -183,7 +188,8 @@ class Runtime:
             await store.do(
                 catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()})
             )
-            await self.env.adapter.warm_up()
+            if self.queue != CLEANUP_QUEUE:  # it asks no model
+                await self.env.adapter.warm_up()
         self.answered_s = time.monotonic()
         self._maintenance = Maintenance(self)
         self._maintenance.start()
@@ -221,9 +227,8 @@ class Runtime:
                     )
                     attempt.cancel.ask("disposed")
             found.update(run_id for run_id in beat.found if run_id not in self.attempts)
-        self.heartbeat.valid_until_s = (
-            round_.valid_until_s
-        )  # only now: work that is lost must not see a valid lease
+        # A turn later, when the bodies of what is lost were told to stop: they must not see a valid lease.
+        self._loop.call_soon(self.heartbeat.lease.renew, round_.valid_until_s)
         if self._claiming == 0:
             for run_id in (found & self._found) - self._adopting:
                 self._adopting.add(run_id)
@@ -236,89 +241,91 @@ class Runtime:
         """The store says that this process holds the run: its claim's reply was lost, or the store was away too long."""
         try:
             fields, now_ms = await self.env.store.do_all([read_record(run_id), server_time()])
-            live = fields.get("state") in (b"running", b"stopping")
-            if run_id in self.attempts or not live or fields.get("worker") != self.worker.encode():
+            state = fields.get("state", b"").decode()
+            job = next((each for each in self.jobs if state in each.states), None)
+            if run_id in self.attempts or job is None or fields.get("worker") != self.worker.encode():
                 return
             log.warning(
                 "run %s is held by this process, which does not execute it; it is taken up now", run_id
             )
-            attempt = await self._open_attempt(runs.claim_of(run_id, now_ms, fields))
+            work = await self._open_work(job, claim_of(run_id, now_ms, fields))
         finally:
             self._adopting.discard(run_id)
-        if attempt is not None:
-            await self._execute(attempt)
+        if work is not None:
+            await self._execute(job, work)
 
     async def _work(self, hint: str) -> None:
-        """Claim and execute one run of the hint's shard, unless this process takes nothing."""
+        """Claim and do one piece of work of the hint's shard, unless this process takes nothing."""
         if self.takes_nothing:
             await self.wakes.send(hint, self.queue)
             await asyncio.sleep(1.0)  # the message may come straight back
             return
-        op = runs.claim_run(
-            shard_prefix=keys.prefix_of(hint),
-            nonce=secrets.token_hex(8),
-            worker=self.worker,
-            agents=list(self.agents),
-            lease_ms=round(self.settings.lease_s * 1000),
-            quarantine=self.quarantine,
-        )
-        faults.point("before_claim")
         self._claiming += 1  # until it is among the attempts, a heartbeat must not take it for a lost claim
         try:
-            claim = await self.env.store.do(op)
+            job, claim = await self._claim(hint)
             if claim is None or claim.run_id != hint:  # the hint's own run may be one that only others serve
                 task = spawn(self.wakes.hand_on(hint), name="hand-on")
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             if claim is None:
                 return
-            faults.point("after_claim")
-            attempt = await self._open_attempt(claim)
+            faults.point(job.points[1])
+            work = await self._open_work(job, claim)
         finally:
             self._claiming -= 1
-        if attempt is not None:
-            await self._execute(attempt)
+        if work is not None:
+            await self._execute(job, work)
 
-    async def _open_attempt(self, claim: runs.Claim) -> Attempt | None:
+    async def _claim(self, hint: str) -> tuple[Job, Claim | None]:
+        """What is due of the first kind of work that has something due."""
+        claim = None
+        for job in self.jobs:
+            asking = Asking(
+                shard_prefix=keys.prefix_of(hint),
+                nonce=secrets.token_hex(8),
+                worker=self.worker,
+                agents=list(self.agents),
+                lease_ms=round(self.settings.lease_s * 1000),
+                alone=self.quarantine,
+            )
+            faults.point(job.points[0])
+            claim = await self.env.store.do(job.claim(asking))
+            if claim is not None:
+                break
+        return job, claim
+
+    async def _open_work(self, job: Job, claim: Claim) -> Work | None:
         try:
-            attempt = await open_attempt(self.env, claim)
+            work = await job.open(self.env, claim)
         except Exception as error:
-            await self._give_up(claim, error)
+            await self._give_up(job, claim, error)
             return None
         known = self.attempts.get(claim.run_id)
         if known is not None and known.claim.fence == claim.fence:  # it was taken up in the meantime
             return None
-        self.attempts[claim.run_id] = attempt
-        return attempt
+        self.attempts[claim.run_id] = work
+        return work
 
-    async def _execute(self, attempt: Attempt) -> None:
-        task = spawn(execute(attempt), name=f"run-{attempt.run_id}")
+    async def _execute(self, job: Job, work: Work) -> None:
+        task = spawn(job.execute(work), name=f"run-{work.run_id}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda _: self._forget(attempt))
-        hangs = spawn(attempt.on_stopping.wait(), name="stopping")
+        task.add_done_callback(lambda _: self._forget(work))
+        hangs = spawn(work.on_stopping.wait(), name="stopping")
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         hangs.cancel()
 
-    def _forget(self, attempt: Attempt) -> None:
-        """An attempt is over; by now this process may have claimed the run again."""
-        if self.attempts.get(attempt.run_id) is attempt:
-            del self.attempts[attempt.run_id]
+    def _forget(self, work: Work) -> None:
+        """Work is over; by now this process may have claimed the run again."""
+        if self.attempts.get(work.run_id) is work:
+            del self.attempts[work.run_id]
 
-    async def _give_up(self, claim: runs.Claim, error: Exception) -> None:
-        """A record that cannot be opened ends as failed, not the worker."""
+    async def _give_up(self, job: Job, claim: Claim, error: Exception) -> None:
+        """A record that cannot be opened ends or goes to a person; the worker lives on."""
         report_bug(error, {"run_id": claim.run_id})
         message = f"The run's record cannot be read: {type(error).__name__}: {error}"[:500]
-        op = runs.end_run(
-            run_id=claim.run_id,
-            fence=claim.fence,
-            op=f"{claim.fence}/open",
-            state=State.FAILED,
-            code="BUG",
-            message=message,
-        )
         with contextlib.suppress(StaleFence):
-            await self.env.store.do(op)
+            await self.env.store.do(job.refuse(claim, message))
 
     def _on_exhausted(self) -> None:
         self.on_recycle("as many threads hang in tools as the pool has")

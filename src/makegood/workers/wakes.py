@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from makegood.errors import BrokerUnreachable, NotAllowed
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import prefix_of
-from makegood.store.ops.reads import count_queued, read_agent, read_suspect
-from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
+from makegood.store.ops.reads import Whereabouts, count_waiting, read_agent, read_whereabouts
+from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 
 log = logging.getLogger("makegood.worker")
 
@@ -40,9 +40,11 @@ class Wakes:
 
     async def announce(self, run_ids: Sequence[str]) -> None:
         """Announce runs, each on the queue of those that may take it."""
-        suspects = await self.store.do_all([read_suspect(run_id) for run_id in run_ids])
-        for run_id, suspect in zip(run_ids, suspects, strict=True):
-            await self.send(run_id, QUARANTINE_QUEUE if suspect else RUNS_QUEUE)
+        found = await self.store.do_all([read_whereabouts(run_id) for run_id in run_ids])
+        for run_id, where in zip(run_ids, found, strict=True):
+            queue = queue_for(where)
+            if queue is not None:
+                await self.send(run_id, queue)
 
     async def hand_on(self, hint: str) -> None:
         """A wake-up goes back, a few times, while runs of its agent wait in its shard and only others serve them.
@@ -52,7 +54,8 @@ class Wakes:
         agent = await self.store.do(read_agent(hint))
         if agent is None or agent in self.agents or self.quarantine:
             return
-        if not await self.store.do(count_queued(prefix_of(hint), agent)):
+        cleaning = self.queue == CLEANUP_QUEUE
+        if not await self.store.do(count_waiting(prefix_of(hint), agent, cleaning=cleaning)):
             return
         self._returned[hint] = self._returned.get(hint, 0) + 1
         if self._returned[hint] > MAX_RETURNS:  # the sweeper of a worker that serves it announces it again
@@ -68,3 +71,12 @@ class Wakes:
             await asyncio.to_thread(self.publisher.wake, run_id, queue)
         except (BrokerUnreachable, NotAllowed) as error:
             log.warning("%s", error)
+
+
+def queue_for(where: Whereabouts) -> str | None:
+    """The queue of those that may take a run; None when it waits for nobody."""
+    if where.state not in ("queued", "cleaning"):
+        return None
+    if where.alone:
+        return QUARANTINE_QUEUE
+    return CLEANUP_QUEUE if where.state == "cleaning" else RUNS_QUEUE

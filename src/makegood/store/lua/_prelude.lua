@@ -1,6 +1,6 @@
 -- Shared by every script (the loader puts it in front, after the table of transitions).
 -- Return codes below zero are errors; store/codes.py names them.
-local NOT_FOUND, STALE_FENCE, BAD_STATE, KEY_CONFLICT, OUT_OF_ORDER, NOTHING, TOO_MANY = -1, -2, -3, -4, -5, -6, -7
+local NOT_FOUND, STALE_FENCE, BAD_STATE, KEY_CONFLICT, OUT_OF_ORDER, NOTHING, TOO_MANY, UNSETTLED, OLD_VERSION = -1, -2, -3, -4, -5, -6, -7, -8, -9
 
 local P = KEYS[1]
 
@@ -33,8 +33,19 @@ local function queue_key(agent, suspect)
   return P .. (suspect == '1' and 'suspects:' or 'queued:') .. agent
 end
 
+-- Cleanups by the time when they are due; suspects wait apart.
+local function cleaning_key(agent, alone)
+  return P .. (alone == '1' and 'cleaning_alone:' or 'cleaning:') .. agent
+end
+
 -- A run that was let go of or lost is claimed before those that never ran.
 local FIRST = 1e13
+
+-- `end_code` '' is no error.
+local function end_text(state, end_code)
+  local quoted = end_code ~= '' and '"' .. end_code .. '"' or 'null'
+  return '{"state":"' .. state .. '","code":' .. quoted .. '}'
+end
 
 local function emit(id, attempt, kind, step, call_key, data)
   redis.call('XADD', P .. 'e:' .. id, '*', 't', kind, 'a', attempt, 's', step, 'c', call_key, 'd', data)
@@ -113,31 +124,96 @@ local function move(id, agent, from, to, enqueued_at)
   redis.call('HINCRBY', run_key(id), 'version', 1)
 end
 
--- The first terminal transition of a run: indexes, effects verdict, counters. What frees memory comes first.
--- `left` says that effects stand which the run's policy wants undone; unknown ones are never clean.
-local function finish(id, from, to, code, message, now, left)
-  local key = run_key(id)
+-- Who asked for what, and why: append-only, one log per run.
+local function audit(id, action, actor, reason, detail)
+  redis.call('XADD', P .. 'a:' .. id, '*', 'action', action, 'actor', actor, 'reason', reason, 'detail', detail or '')
+end
+
+-- Whether something of the run may have to be settled, undone or released; cleanup decides what its policy wants.
+local function is_dirty(key)
+  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'fx_committed', 'resources', 'locks')
+  for i = 1, 5 do
+    if tonumber(f[i] or 0) > 0 then return true end
+  end
+  return false
+end
+
+-- Whether an outcome is unknown or a lock registered: no policy lets a run end with these.
+local function is_unsettled(key)
+  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'locks')
+  return tonumber(f[1] or 0) > 0 or tonumber(f[2] or 0) > 0 or tonumber(f[3] or 0) > 0
+end
+
+-- Whatever waits, sweeps or is held of a run is taken back before it moves.
+local function detach(id, key)
   redis.call('ZREM', P .. 'due', id)
   redis.call('ZREM', P .. 'expires', id)
+  redis.call('ZREM', P .. 'retain', id)
   redis.call('HDEL', P .. 'cancels', id)
-  redis.call('HDEL', key, 'activity')
-  local f = redis.call('HMGET', key, 'agent', 'enqueued_at', 'attempt', 'crashes', 'fx_open', 'fx_unknown', 'counted',
-    'worker', 'suspect')
-  local agent, open = f[1], tonumber(f[5] or 0)
-  redis.call('ZREM', queue_key(agent, f[9]), id)
-  let_go(id, f[8])
-  local unknown = tonumber(f[6] or 0) + open
-  move(id, agent, from, to, f[2])
+  local f = redis.call('HMGET', key, 'agent', 'worker', 'suspect', 'enqueued_at')
+  redis.call('ZREM', queue_key(f[1], f[3]), id)
+  redis.call('ZREM', cleaning_key(f[1], '0'), id)
+  redis.call('ZREM', cleaning_key(f[1], '1'), id)
+  let_go(id, f[2])
+  redis.call('HDEL', key, 'activity', 'worker', 'due_at')
+  return f[1], f[4]
+end
+
+local function forget_cleaning(key)
+  redis.call('HDEL', key, 'cl_cause', 'cl_target', 'cl_end', 'cl_code', 'cl_message', 'cl_undo', 'cl_at', 'cl_passes',
+    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_cancelled')
+end
+
+-- What a run left behind is settled, undone and released before it ends or begins anew. `target` is the state that
+-- follows, `ends_as` the end when a next attempt cannot begin, `undo` none|policy|all.
+local function begin_cleaning(id, from, now, cause, target, ends_as, code, message, undo)
+  local key = run_key(id)
+  local agent, enqueued_at = detach(id, key)
+  local told = redis.call('HGET', key, 'cancel')
+  forget_cleaning(key)
+  redis.call('HDEL', key, 'suspect', 'ended_at', 'cannot_continue', 'cancel')
+  if told and ends_as ~= 'cancelled' then redis.call('HSET', key, 'cl_cancelled', 1) end -- told meanwhile
+  redis.call('HSET', key, 'fence', 'cleaning:' .. now, 'continued', 0, 'cl_cause', cause, 'cl_target', target,
+    'cl_end', ends_as, 'cl_code', code, 'cl_message', message, 'cl_undo', undo, 'cl_at', now,
+    'cl_passes', 0, 'error_code', code, 'error_message', message)
+  redis.call('HINCRBY', key, 'cl_round', 1)
+  move(id, agent, from, 'cleaning', enqueued_at)
+  redis.call('ZADD', cleaning_key(agent, '0'), now, id)
+  redis.call('SET', P .. 'woken:' .. id, 1, 'PX', 5000) -- whoever brought it here announces it
+end
+
+-- Once per run, at its end or when it reaches a person: was a timed-out run cleaned up, did a retried one recover (I2)?
+local function count_verdict(key, agent, outcome, timed_out, clean)
+  if redis.call('HSETNX', key, 'verdict', outcome) == 0 then return end
+  local f = redis.call('HMGET', key, 'attempt', 'crashes')
+  if tonumber(f[1] or 0) > 1 or tonumber(f[2] or 0) > 0 then count('retried_runs_total|' .. agent .. '|' .. outcome) end
+  if timed_out then count('timed_out_runs_total|' .. agent .. '|' .. (clean and 'yes' or 'no')) end
+end
+
+-- Cleanup could not settle the run: a person decides. `items` is JSON: what is open, each with what is asked.
+local function enter_review(id, code, message, items, now)
+  local key = run_key(id)
+  local agent, enqueued_at = detach(id, key)
+  local ends_as = redis.call('HGET', key, 'cl_end')
+  redis.call('HSET', key, 'fence', 'review:' .. now, 'rv_at', now, 'rv_code', code, 'rv_message', message, 'rv_items', items)
+  move(id, agent, 'cleaning', 'requires_manual_review', enqueued_at)
+  count('reviews_total|' .. agent .. '|' .. code)
+  count('cleanups_total|' .. agent .. '|' .. (redis.call('HGET', key, 'cl_cause') or '') .. '|failed')
+  count_verdict(key, agent, 'requires_manual_review', ends_as == 'timed_out', false)
+  return redis.call('HINCRBY', key, 'reviews', 1)
+end
+
+-- The first terminal transition of a run: indexes, effects verdict, counters. What frees memory comes first.
+local function finish(id, from, to, code, message, now)
+  local key = run_key(id)
+  local agent, enqueued_at = detach(id, key)
+  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'counted')
+  local unknown = tonumber(f[2] or 0) + tonumber(f[1] or 0)
+  forget_cleaning(key)
+  move(id, agent, from, to, enqueued_at)
   redis.call('HSET', key, 'ended_at', now, 'error_code', code, 'error_message', message,
     'fx_open', 0, 'fx_unknown', unknown, 'open_calls', 0, 'counted', 1)
   redis.call('ZADD', P .. 'retain', now, id)
-  if not f[7] then
-    count('runs_finished_total|' .. agent .. '|' .. to)
-    if tonumber(f[3] or 0) > 1 or tonumber(f[4] or 0) > 0 then
-      count('retried_runs_total|' .. agent .. '|' .. to)
-    end
-    if to == 'timed_out' then
-      count('timed_out_runs_total|' .. agent .. '|' .. ((unknown == 0 and not left) and 'yes' or 'no'))
-    end
-  end
+  if not f[3] then count('runs_finished_total|' .. agent .. '|' .. to) end
+  count_verdict(key, agent, to, to == 'timed_out', unknown == 0)
 end

@@ -1,26 +1,33 @@
--- Cancel: a waiting run ends at once, a running one is told; who asked stands in the audit log only (CONTRACT F2).
+-- Cancel: a waiting run ends at once, or is cleaned up first; a running one is told; one in cleaning gets the verdict and goes
+-- on (invariant 18). Who asked stands in the audit log only (CONTRACT F2).
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, op, cause, actor, reason
 -- RETURNS: {1, state after, state before} | {0, state, state} nothing to cancel | {NOT_FOUND} | {BAD_STATE, state}
--- EVENTS: run.ended when the run was waiting
+-- EVENTS: run.ended when the run was waiting and has nothing to clean up
 local id, op, cause, actor, reason = take(), take(), take(), take(), take()
 local key = run_key(id)
-local f = redis.call('HMGET', key, 'state', 'attempt', 'cancel', 'cancel_op')
+local f = redis.call('HMGET', key, 'state', 'attempt', 'cancel', 'cancel_op', 'cl_cause', 'cl_cancelled')
 local state = f[1]
 if not state then return {NOT_FOUND} end
 if f[4] == op then return {1, state, state} end
 local waits, works = state == 'queued' or state == 'parked', state == 'running' or state == 'stopping'
-if TERMINAL[state] or (works and f[3]) then return {0, state, state} end
-if not waits and not works then return {BAD_STATE, state} end
+local cleans = state == 'cleaning'
+if TERMINAL[state] or (works and f[3]) or (cleans and (f[5] == 'manual' or f[6])) then return {0, state, state} end
+if not waits and not works and not cleans then return {BAD_STATE, state} end
 
 local now = now_ms()
-if waits then
-  finish(id, state, 'cancelled', 'CANCELLED', 'The run was cancelled.', now)
+local text = 'The run was cancelled.'
+if waits and is_dirty(key) then
+  begin_cleaning(id, state, now, 'cancel', 'cancelled', 'cancelled', 'CANCELLED', text, 'policy')
+elseif waits then
+  finish(id, state, 'cancelled', 'CANCELLED', text, now)
   emit(id, f[2], 'run.ended', '', '', '{"state":"cancelled","code":"CANCELLED"}')
+elseif cleans then
+  redis.call('HSET', key, 'cl_cancelled', 1)
 else
   redis.call('HSET', key, 'cancel', cause)
   redis.call('HSET', P .. 'cancels', id, cause)
 end
 redis.call('HSET', key, 'cancel_op', op)
-redis.call('XADD', P .. 'audit', '*', 'action', 'cancel', 'run_id', id, 'actor', actor, 'reason', reason)
+audit(id, 'cancel', actor, reason)
 return {1, redis.call('HGET', key, 'state'), state}

@@ -1,12 +1,14 @@
 -- A worker is lost: its runs of this shard go back to the queue, each once, to be continued before others.
 -- Every loss counts in `crashes`; only deaths of a process by itself count for poison: the second one that catches the
 -- run with a call in flight makes it a suspect (invariant 10). A run that was continued as often as one attempt
--- may be is queued with `cannot_continue`: whoever claims it decides about a new attempt (CONTRACT C11).
+-- may be is queued with `cannot_continue`: whoever claims it decides about a new attempt (CONTRACT C11). Cleanups wait to be
+-- claimed again; the loss is no pass of theirs, and their deaths count apart.
 -- KEYS: 1 prefix of the shard
 -- ARGV: worker, only when its lease has expired (0|1), a process death that counts (0|1), max continuations,
 --       deaths in quarantine that end a run, how many at the most
 -- RETURNS: {now_ms, how many suspects there are among them, run ids that wait now…}
--- EVENTS: run.ended when the run was told to stop, or has killed every process also in quarantine
+-- EVENTS: run.ended when the run was told to stop and has nothing to clean up; review.opened when a cleanup has killed every
+--         process also in quarantine
 local worker, only_expired, death, max_continuations, max_deaths, limit =
   take(), take(), take(), take_n(), take_n(), take_n()
 local now = now_ms()
@@ -16,26 +18,49 @@ if only_expired == '1' and expires and tonumber(expires) > now then return reply
 local beat = tonumber(redis.call('HGET', P .. 'beats', worker) or now)
 local held = redis.call('SRANDMEMBER', held_key(worker), limit)
 
-local function give_up(id, from, attempt, message)
-  finish(id, from, 'failed', 'CRASHED', message, now)
-  emit(id, attempt, 'run.ended', '', '', '{"state":"failed","code":"CRASHED"}')
+local function lose_cleanup(id, key, f)
+  local deaths, alone = plus(f[14], 0), plus(f[15], 0)
+  if death == '1' and f[16] == '1' then deaths = redis.call('HINCRBY', key, 'cl_deaths', 1) end
+  if death == '1' and f[17] == '1' then alone = redis.call('HINCRBY', key, 'cl_alone', 1) end
+  redis.call('HINCRBY', key, 'crashes', 1)
+  local losses = redis.call('HINCRBY', key, 'cl_losses', 1)
+  redis.call('HDEL', key, 'activity', 'worker', 'cl_open')
+  if alone >= max_deaths or losses > max_continuations then
+    local message = 'Its cleanup took down, or lost, every process that executed it.'
+    enter_review(id, 'POISON', message, '[]', now)
+    emit(id, f[3], 'review.opened', '', '', '{"code":"POISON"}')
+    reply[#reply + 1] = id
+    return
+  end
+  local suspect = f[17] == '1' or deaths >= 2
+  redis.call('HSET', key, 'fence', 'lost:' .. now, 'cl_suspect', suspect and 1 or 0)
+  redis.call('HINCRBY', key, 'version', 1)
+  redis.call('ZADD', cleaning_key(f[4], suspect and '1' or '0'), now, id)
+  if suspect then reply[2] = reply[2] + 1 end
+  reply[#reply + 1] = id
 end
 
 for _, id in ipairs(held) do
   local key = run_key(id)
   local f = redis.call('HMGET', key, 'state', 'worker', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
-    'continuations', 'cancel', 'process_deaths', 'open_calls', 'suspect', 'quarantine_deaths')
+    'continuations', 'cancel', 'process_deaths', 'open_calls', 'suspect', 'quarantine_deaths',
+    'cl_deaths', 'cl_alone', 'cl_open', 'cl_suspect')
   let_go(id, worker)
   if (f[1] == 'running' or f[1] == 'stopping') and f[2] == worker then
     local open_calls, deaths, alone = tonumber(f[11] or 0), plus(f[10], 0), plus(f[13], 0)
     redis.call('HINCRBY', key, 'crashes', 1)
     if death == '1' then deaths = redis.call('HINCRBY', key, 'process_deaths', 1) end
     if death == '1' and f[12] == '1' then alone = redis.call('HINCRBY', key, 'quarantine_deaths', 1) end
-    if f[9] then
+    if f[9] and is_dirty(key) then
+      begin_cleaning(id, f[1], now, 'cancel', 'cancelled', 'cancelled', 'CANCELLED', 'The run was cancelled.', 'policy')
+      reply[#reply + 1] = id
+    elseif f[9] then
       finish(id, f[1], 'cancelled', 'CANCELLED', 'The run was cancelled.', now)
       emit(id, f[3], 'run.ended', '', '', '{"state":"cancelled","code":"CANCELLED"}')
     elseif alone >= max_deaths then
-      give_up(id, f[1], f[3], 'The run took down every process that executed it, also alone in quarantine.')
+      local message = 'The run took down every process that executed it, also alone in quarantine.'
+      begin_cleaning(id, f[1], now, 'crash', 'requires_manual_review', 'failed', 'CRASHED', message, 'policy')
+      reply[#reply + 1] = id
     else
       local suspect = f[12] == '1' or (death == '1' and deaths >= 2 and open_calls > 0)
       local used = tonumber(f[7] or 0) + math.max(0, math.max(beat, tonumber(f[6])) - tonumber(f[6]))
@@ -52,6 +77,8 @@ for _, id in ipairs(held) do
       if suspect then reply[2] = reply[2] + 1 end
       reply[#reply + 1] = id
     end
+  elseif f[1] == 'cleaning' and f[2] == worker then
+    lose_cleanup(id, key, f)
   end
 end
 if redis.call('SCARD', held_key(worker)) == 0 then

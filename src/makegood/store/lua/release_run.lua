@@ -4,6 +4,7 @@
 --       due_in_ms (parked: when it may go on), max continuations ('' = this one does not count), sends of the open step,
 --       L2 used ms of the open step, latencies (list), events (list)
 -- RETURNS: {1, state} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {TOO_MANY, continuations}
+--          | {UNSETTLED} a new attempt, though something has to be cleaned up first
 -- EVENTS: those handed in (run.handed_over, run.parked, attempt.ended)
 local id, fence, op, target, continued, due_in, max_continuations, sends, l2_used =
   take(), take(), take(), take(), take(), take_n(), take(), take(), take()
@@ -12,12 +13,13 @@ local n_events, events = take_list(4)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
-  'continuations', 'release_op', 'worker', 'cancel', 'suspect', 'alone_after', 'ended_step')
+  'continuations', 'release_op', 'worker', 'cancel', 'suspect', 'alone_after', 'ended_step', 'resources')
 if not f[1] then return {NOT_FOUND} end
 if f[9] == op then return {1, target} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if not ALLOWED[f[2] .. '>' .. target] or (target ~= 'queued' and target ~= 'parked') then return {BAD_STATE, f[2]} end
 if max_continuations ~= '' and tonumber(f[8] or 0) >= tonumber(max_continuations) then return {TOO_MANY, f[8]} end
+if continued == '0' and (is_unsettled(key) or tonumber(f[15] or 0) > 0) then return {UNSETTLED} end
 
 local now = now_ms()
 if f[11] then due_in = 0 end -- told to stop meanwhile: it is claimed at once, to end

@@ -31,9 +31,22 @@ def read_state(run_id: str) -> Op[str | None]:
     return Op(None, (), ("HGET", keys.run_key(run_id), "state"), lambda reply: text(reply) or None)
 
 
-def read_suspect(run_id: str) -> Op[bool]:
-    """Whether a run may be executed in quarantine only."""
-    return Op(None, (), ("HGET", keys.run_key(run_id), "suspect"), lambda reply: text(reply or b"") == "1")
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The state of a run, and whether only a quarantine process may take it; no such run: an empty state."""
+
+    state: str
+    alone: bool
+
+
+def read_whereabouts(run_id: str) -> Op[Whereabouts]:
+    """Where a run waits."""
+
+    def parse(reply: list[Any]) -> Whereabouts:
+        state, suspect, cleaning_suspect = (text(item) for item in reply)
+        return Whereabouts(state, (cleaning_suspect if state == "cleaning" else suspect) == "1")
+
+    return Op(None, (), ("HMGET", keys.run_key(run_id), "state", "suspect", "cl_suspect"), parse)
 
 
 def read_agent(run_id: str) -> Op[str | None]:
@@ -41,9 +54,9 @@ def read_agent(run_id: str) -> Op[str | None]:
     return Op(None, (), ("HGET", keys.run_key(run_id), "agent"), lambda reply: text(reply) or None)
 
 
-def count_queued(shard_prefix: str, agent: str) -> Op[int]:
-    """How many runs of an agent wait in a shard."""
-    return Op(None, (), ("ZCARD", f"{shard_prefix}queued:{agent}"), int)
+def count_waiting(shard_prefix: str, agent: str, *, cleaning: bool = False) -> Op[int]:
+    """How many runs of an agent wait in a shard to be executed, or to be cleaned up."""
+    return Op(None, (), ("ZCARD", f"{shard_prefix}{'cleaning' if cleaning else 'queued'}:{agent}"), int)
 
 
 def read_journal(run_id: str) -> Op[dict[str, bytes]]:
@@ -106,8 +119,10 @@ def read_agents_seen(shard_prefix: str) -> Op[list[str]]:
     )
 
 
-def newest_runs(shard_prefix: str, agent: str, state: str, limit: int) -> Op[list[tuple[str, float]]]:
-    """Newest runs of one agent in one state, each with its time of enqueue in ms."""
+def newest_runs(
+    shard_prefix: str, agent: str, state: str, limit: int, until_ms: int | None = None
+) -> Op[list[tuple[str, float]]]:
+    """Newest runs of one agent in one state, each with its time of enqueue in ms; `until_ms`: enqueued no later."""
 
     def parse(reply: Any) -> list[tuple[str, float]]:
         if reply and isinstance(reply[0], (list, tuple)):
@@ -115,7 +130,9 @@ def newest_runs(shard_prefix: str, agent: str, state: str, limit: int) -> Op[lis
         return [(text(reply[i]), float(reply[i + 1])) for i in range(0, len(reply), 2)]
 
     name = keys.state_index(shard_prefix, agent, state)
-    return Op(None, (), ("ZRANGE", name, 0, limit - 1, "REV", "WITHSCORES"), parse)
+    last = "+inf" if until_ms is None else until_ms
+    by_time = ("ZRANGE", name, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
+    return Op(None, (), by_time, parse)
 
 
 def read_cancels(shard_prefix: str) -> Op[dict[str, str]]:

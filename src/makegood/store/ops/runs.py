@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Literal
 
+from makegood.errors import Conflict
 from makegood.store import keys
 from makegood.store.codes import Code, checked, text
 from makegood.store.ops.args import NewEvent, Sample, blobs, counted, events, new_op, samples
@@ -117,6 +118,21 @@ def release_run(
     return Op("release_run", (keys.prefix_of(run_id),), (*args, *tail), parse)
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What cleanup is to do: why, what state follows (`queued`: the next attempt), what to undo.
+
+    `undo`: "none" (the run would succeed: unknown outcomes are settled, no more), "policy" (what the agent and its tools
+    say), "all" (whatever can be undone: an operator asks for it). `needed`: effects stand that are to be undone; what else
+    has to be cleaned up the store knows itself.
+    """
+
+    cause: Literal["timeout", "failure", "cancel", "crash", "unknown", "manual"]
+    target: State
+    undo: Literal["none", "policy", "all"]
+    needed: bool = True
+
+
 def end_run(
     *,
     run_id: str,
@@ -126,22 +142,26 @@ def end_run(
     code: str | None = None,
     message: str = "",
     output: bytes = b"",
-    left_to_undo: bool = False,
+    cleaning: Cleaning | None = None,
     latencies: Sequence[Sample] = (),
     blob_digests: Sequence[str] = (),
     new_events: Sequence[NewEvent] = (),
 ) -> Op[State]:
-    """End a run. Raises StaleFence when someone else executes it, Conflict when the table forbids the step.
+    """End a run, or hand it to cleanup first; gives the state it has now.
 
-    `left_to_undo`: effects stand that the run's policy wants undone, so it does not count as cleaned up (I2).
+    A run with an unknown outcome, a registered lock or (unless it succeeded) a declared resource goes to cleanup in any
+    case. Raises StaleFence when someone else executes it, Conflict when the table forbids the step.
     """
 
     def parse(reply: list[Any]) -> State:
         return State(text(checked(reply, run_id)[1]))
 
-    args = (run_id, fence, op, str(state), code or "", message, output, int(left_to_undo))
+    undo: Literal["none", "policy"] = "none" if state == State.SUCCEEDED else "policy"
+    how = cleaning or Cleaning("failure", state, undo, needed=False)
+    head = (run_id, fence, op, str(how.target), str(state), code or "", message, output)
+    why = (how.cause, how.undo, int(how.needed))
     tail = (*samples(latencies), *blobs(blob_digests), *events(new_events))
-    return Op("end_run", (keys.prefix_of(run_id),), (*args, *tail), parse)
+    return Op("end_run", (keys.prefix_of(run_id),), (*head, *why, *tail), parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +176,11 @@ def cancel_run(*, run_id: str, cause: str, actor: str, reason: str) -> Op[Cancel
     """Cancel: a waiting run ends at once, a running one is told. A run that was told already is not told again."""
 
     def parse(reply: list[Any]) -> Cancelled:
+        if int(reply[0]) == Code.BAD_STATE:
+            raise Conflict(
+                f"Run {run_id} is in review ({text(reply[1])}) and cannot be cancelled; decide about it: `makegood review "
+                f"show {run_id}`."
+            )
         checked(reply, run_id)
         return Cancelled(int(reply[0]) == 1, State(text(reply[1])))
 

@@ -52,7 +52,9 @@ class Spent:
     estimated: bool = False
 
 
-def _ack(run_id: str) -> Callable[[list[Any]], Ack]:
+def acknowledged(run_id: str) -> Callable[[list[Any]], Ack]:
+    """How the reply of an operation of a step reads."""
+
     def parse(reply: list[Any]) -> Ack:
         checked(reply, run_id)
         return Ack(int(reply[1]), text(reply[2]) or None)
@@ -84,7 +86,7 @@ def write_intent(
     money = (spent.prompt_tokens, spent.completion_tokens, cost, int(spent.estimated))
     table = counted([(r.row_id, r.body, r.status, int(r.has_effect)) for r in rows])
     args = (*head, *money, *table, *blobs(blob_digests), *events(new_events))
-    return Op("write_intent", (keys.prefix_of(run_id),), args, _ack(run_id))
+    return Op("write_intent", (keys.prefix_of(run_id),), args, acknowledged(run_id))
 
 
 def start_calls(
@@ -93,7 +95,7 @@ def start_calls(
     """Admit planned rows, given as (row id, has an effect)."""
     table = counted([(row_id, int(effect)) for row_id, effect in rows])
     args = (run_id, fence, op, *table, *events(new_events))
-    return Op("start_calls", (keys.prefix_of(run_id),), args, _ack(run_id))
+    return Op("start_calls", (keys.prefix_of(run_id),), args, acknowledged(run_id))
 
 
 def record_outcomes(
@@ -119,7 +121,7 @@ def record_outcomes(
         *blobs(blob_digests),
         *events(new_events),
     )
-    return Op("record_outcomes", (keys.prefix_of(run_id),), args, _ack(run_id))
+    return Op("record_outcomes", (keys.prefix_of(run_id),), args, acknowledged(run_id))
 
 
 def note_activity(
@@ -136,4 +138,4 @@ def note_activity(
     """Show what the run is doing now (JSON; empty clears it) and append events; may turn running into stopping."""
     head = (run_id, fence, op, activity, "" if sends is None else sends, int(stopping))
     args = (*head, *samples(latencies), *events(new_events))
-    return Op("note_activity", (keys.prefix_of(run_id),), args, _ack(run_id))
+    return Op("note_activity", (keys.prefix_of(run_id),), args, acknowledged(run_id))

@@ -26,6 +26,7 @@ from makegood.tasks.engine.signals import Cancelled, EndRun, HandOver, LimitReac
 from makegood.tasks.history import Decision
 from makegood.tasks.http import AttemptHttp
 from makegood.tasks.journal import Entry
+from makegood.tasks.residue import HeldLock
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.decisions import Left
 from makegood.tasks.rules.repeated import Repeats
@@ -70,6 +71,7 @@ class Attempt:
         bugs: tools that have raised a bug in this attempt; the second one ends the run.
         sends: what the open step has used up, also before it was parked.
         pending: replies that are not awaited yet (outcomes, the end of the last step).
+        locks: those that its calls hold or are about to take, by holder.
         l2_used_s: what the open step used before this claim; step_began_s: since when it is charged again.
     """
 
@@ -91,6 +93,7 @@ class Attempt:
     bugs: set[str] = field(default_factory=set)
     pending: list[asyncio.Future[steps.Ack]] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
+    locks: dict[str, HeldLock] = field(default_factory=dict)
     facts: str = ""
     ended_step: int = 0
     sends: Sends = field(default_factory=Sends)

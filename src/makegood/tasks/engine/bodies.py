@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from makegood.errors import LockTimeout
 from makegood.tasks.body import Running
 from makegood.tasks.child import FATAL
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.http import CallFacts
-from makegood.tasks.isolate import ChildFailed, ProcessBody
+from makegood.tasks.isolate import ChildFailed, ChildResidue, ProcessBody
+from makegood.tasks.residue import Owner, Residue, lock_failure
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.failures import ToolFailure, classify_tool_error
 from makegood.tasks.rules.rows import Row
@@ -32,11 +34,33 @@ def start_body(attempt: Attempt, run: ToRun, deadline: Deadline, *, repeat: bool
         "step": row.step,
         "call_key": row.call_key,
     }
+    owner = Owner(attempt.run_id, attempt.claim.fence, attempt.number, row.step, row.call_key, row.generation)
     if run.tool.isolation == "process":
-        return ProcessBody(run.tool, facts, where, run.tool.wire_args(run.kwargs), repeat=repeat)
+        args = run.tool.wire_args(run.kwargs)
+        mine = ChildResidue(owner, attempt.env.store, attempt.run, attempt.env.secret_fields)
+        return ProcessBody(run.tool, facts, where, args, attempt.env.lease, mine, repeat=repeat)
+
+    def residue(is_stopped: Callable[[], bool]) -> Residue:
+        return residue_of(attempt, owner, deadline, is_stopped)
+
     if run.tool.is_async:
-        return TaskBody(run.tool, facts, where, attempt.http, run.kwargs)
-    return ThreadBody(run.tool, facts, where, attempt.http, run.kwargs, attempt.env.threads)
+        return TaskBody(run.tool, facts, where, attempt.http, run.kwargs, residue)
+    return ThreadBody(run.tool, facts, where, attempt.http, run.kwargs, attempt.env.threads, residue)
+
+
+def residue_of(attempt: Attempt, owner: Owner, deadline: Deadline, is_stopped: Callable[[], bool]) -> Residue:
+    """What a call or hook declares and locks, under the fence of its attempt; one that is stale stops the attempt."""
+    return Residue(
+        owner,
+        attempt.env.store,
+        deadline,
+        attempt.run,
+        attempt.locks,
+        attempt.op,
+        lambda: attempt.cancel.ask("disposed"),
+        is_stopped,
+        attempt.env.secret_fields,
+    )
 
 
 def is_bug(row: Row) -> bool:
@@ -53,4 +77,6 @@ def classify(error: BaseException, *, repeat: bool) -> ToolFailure:
     """What a try's exception means, wherever it ran."""
     if isinstance(error, ChildFailed):
         return error.failure
+    if isinstance(error, LockTimeout):
+        return lock_failure(error, repeat=repeat)
     return classify_tool_error(error, repeat=repeat)

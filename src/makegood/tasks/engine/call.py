@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from makegood.errors import MakegoodError
+from makegood.errors import MakegoodError, StaleFence
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.body import Cut, Raised, Returned, supervise
@@ -87,7 +87,7 @@ class Calling:
         return self.run.tries_before + self.tries
 
     async def perform(self) -> Outcome:
-        """Run the call to its outcome; never raises for what the tool does."""
+        """Run the call to its outcome; never raises for what the tool does, but for StaleFence."""
         try:
             while True:
                 if self.attempt.cancel.asked and self.tries == 0:
@@ -162,6 +162,8 @@ class Calling:
             on_hang=hang,
         )
         self.samples.append(sample(f"tool:{self.row.tool}", time.monotonic() - began_s))
+        if isinstance(result, Raised) and isinstance(result.error, StaleFence):
+            raise result.error  # what the body was about to leave behind was refused: the run is someone else's
         if isinstance(result, Returned):
             await self._report("success")
             return self._returned(result.value)

@@ -21,6 +21,7 @@ from makegood.tasks.context import CallLogger, DeadlineView, log
 from makegood.tasks.engine import step as steps
 from makegood.tasks.engine.ask import ask
 from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.hooks import run_snapshot
 from makegood.tasks.engine.loop import assistant_message, check_size, text_of
 from makegood.tasks.engine.plan import Place, StepPlan, plan_wanted, wanted
 from makegood.tasks.engine.resume import resume_step
@@ -210,6 +211,8 @@ async def run_code(attempt: Attempt) -> Any:
     code = attempt.agent.code
     assert code is not None
     value = attempt.agent.typed_input(attempt.input)
+    if not attempt.positions:
+        await run_snapshot(attempt, attempt.step_deadline())
     context = AgentContext(attempt)
     try:
         result = await attempt.value_of(code(context, value), attempt.run, f"agent {attempt.agent.name}")

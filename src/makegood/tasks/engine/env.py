@@ -13,6 +13,7 @@ from makegood.tasks.agent import Agent
 from makegood.tasks.breakers import BreakerBoard
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.latencies import LatencyBoard
+from makegood.tasks.lease_page import LeasePage
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool
 
@@ -24,10 +25,13 @@ class Env:
     """One per event loop.
 
     Attributes:
-        publish: sends the wake-up message of a run that was released.
+        publish, publish_cleanup: send the wake-up message of a run that was released, or has to be cleaned up.
         report_bug: hands an unexpected exception and its tags to whoever watches (Sentry).
+        alert: says that a run waits for a person: one sentence and its tags.
+        recycle: asks for this process to be replaced, since something in it cannot be stopped; says why.
         draining: set when the worker takes no new work; attempts stop at their next step boundary.
         abandon: asked just before the process ends; nobody waits for hung work any more.
+        lease: what `may_act` goes by, for child processes.
         quarantine: this process executes one suspect at a time, each until the outcome of one step is recorded.
         may_act: whether the worker's lease still covers its runs; asked before an effect begins (invariant 3).
         secret_fields: names whose values are masked before the model or an agent's code sees them.
@@ -41,7 +45,11 @@ class Env:
     agents: Mapping[str, Agent]
     worker: str
     publish: Callable[[str], Awaitable[None]]
+    publish_cleanup: Callable[[str], Awaitable[None]]
     report_bug: BugReport
+    alert: Callable[[str, Mapping[str, Any]], None]
+    recycle: Callable[[str], None]
+    lease: LeasePage
     quarantine: bool = False
     may_act: Callable[[], bool] = lambda: True
     secret_fields: tuple[str, ...] = ()

@@ -1,17 +1,24 @@
-"""An agent's hooks: `before_step(ctx)` and `before_end(ctx, output)`; both may stop the run (CONTRACT F1, F2)."""
+"""An agent's hooks: `snapshot(ctx, input)`, which declares resources (CONTRACT E2), `before_step(ctx)` and
+`before_end(ctx, output)`, which may stop the run (F1, F2)."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from makegood.errors import InvalidInput, StaleFence, StoreUnreachable
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.context import CallLogger, DeadlineView, log
 from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.bodies import residue_of
 from makegood.tasks.engine.signals import EndRun
+from makegood.tasks.residue import Owner, Residue
+from makegood.tasks.residue_threads import SyncResidue
+from makegood.tasks.rollbacks import SNAPSHOT
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.runners import ThreadRunning
 
@@ -38,24 +45,78 @@ class HookContext:
         return self._cancel
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotContext:
+    """What `snapshot` sees. `declare(kind, id, prior=None)` is awaited in an async hook, and called in a sync one."""
+
+    run_id: str
+    attempt: int
+    deadline: DeadlineView
+    log: CallLogger
+    cancelled: Cancel
+    _residue: Residue | SyncResidue
+
+    def declare(self, kind: str, id: str, prior: object | None = None) -> Any:  # noqa: A002  # the interface's name
+        """Say what the attempt may create or change; see ToolContext.declare."""
+        return self._residue.declare(kind, id, prior)
+
+
+async def run_snapshot(attempt: Attempt, deadline: Deadline) -> None:
+    """Run the agent's `snapshot` hook, if it has one, before the first step of an attempt."""
+    hook = attempt.agent.snapshot
+    if hook is None:
+        return
+    try:
+        value = attempt.agent.typed_input(attempt.input)
+    except InvalidInput as error:
+        raise EndRun("INVALID_REQUEST", str(error)) from error
+    owner = Owner(attempt.run_id, attempt.claim.fence, attempt.number, 0, SNAPSHOT, 0)
+    residue = residue_of(attempt, owner, deadline, lambda: _is_over(attempt, deadline))
+    is_async = inspect.iscoroutinefunction(hook)
+    context = SnapshotContext(
+        attempt.run_id,
+        attempt.number,
+        DeadlineView(deadline),
+        _logger(attempt, SNAPSHOT),
+        attempt.cancel,
+        residue if is_async else SyncResidue(residue, asyncio.get_running_loop()),
+    )
+    await _performed(attempt, hook, (context, value), deadline, SNAPSHOT)
+
+
 async def run_hook(
     attempt: Attempt, hook: Callable[..., Any] | None, step: int, deadline: Deadline, name: str, *args: Any
 ) -> None:
     """Run a hook within the step's limit; what it raises is a bug and ends the run."""
     if hook is None:
         return
-    where = {"run_id": attempt.run_id, "attempt": attempt.number, "call_key": name}
     context = HookContext(
         attempt.run_id,
         attempt.number,
         step,
         DeadlineView(deadline),
-        CallLogger(log, where),
+        _logger(attempt, name),
         attempt.cancel,
         asyncio.get_running_loop(),
     )
+    await _performed(attempt, hook, (context, *args), deadline, name)
+
+
+def _is_over(attempt: Attempt, deadline: Deadline) -> bool:
+    return attempt.cancel.asked or deadline.expired(time.monotonic())
+
+
+def _logger(attempt: Attempt, name: str) -> CallLogger:
+    return CallLogger(log, {"run_id": attempt.run_id, "attempt": attempt.number, "call_key": name})
+
+
+async def _performed(
+    attempt: Attempt, hook: Callable[..., Any], args: Sequence[Any], deadline: Deadline, name: str
+) -> None:
     try:
-        await _called(attempt, hook, (context, *args), deadline, name)
+        await _called(attempt, hook, args, deadline, name)
+    except (StaleFence, StoreUnreachable):
+        raise
     except Exception as error:
         attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id, "hook": name})
         raise EndRun("BUG", f"{name} failed: {type(error).__name__}: {error}"[:500]) from error

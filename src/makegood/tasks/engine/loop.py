@@ -11,7 +11,7 @@ from makegood.tasks import history
 from makegood.tasks.engine import step as steps
 from makegood.tasks.engine.ask import Answer, ask
 from makegood.tasks.engine.attempt import Attempt
-from makegood.tasks.engine.hooks import run_hook
+from makegood.tasks.engine.hooks import run_hook, run_snapshot
 from makegood.tasks.engine.plan import Place, StepPlan, plan_step
 from makegood.tasks.engine.resume import recorded_kwargs, resume_step
 from makegood.tasks.engine.signals import EndRun, HandOver
@@ -46,6 +46,8 @@ async def _one_step(attempt: Attempt, first: str) -> None:
     number = len(attempt.decisions) + 1
     _check_boundary(attempt, number)
     began_s, deadline = time.monotonic(), attempt.step_deadline()
+    if number == 1:
+        await run_snapshot(attempt, deadline)
     await run_hook(attempt, attempt.agent.before_step, number, deadline, "before_step")
     messages = history.build(
         attempt.agent.system, first, attempt.facts, attempt.decisions, attempt.entries, attempt.number

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 Status = Literal["planned", "started", "succeeded", "failed", "aborted_before_dispatch", "unknown"]
 Effect = Literal["read", "idempotent", "write", "irreversible"]
-Undo = Literal["planned", "started", "succeeded", "failed", "unknown"]
+Undo = Literal["started", "succeeded", "failed", "unknown", "kept"]
+"""Status of a compensation; "kept": a person has accepted the effect as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Row:
     """One call of a run in the journal, keyed by (`call_key`, `generation`) (CONTRACT D2, invariant 9).
 
     `identity_digest` covers the arguments that identify the effect, `request_digest` all of them. `undo` is the
-    status of the compensation of this generation, None while none was begun. Times are wall clock milliseconds.
+    status of the compensation of this generation, None while none was begun; its `undo_tries` belong to the
+    `undo_round` of the cleanup. Times are wall clock milliseconds.
     """
 
     call_key: str
@@ -45,6 +47,9 @@ class Row:
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     undo: Undo | None = None
+    undo_tries: int = 0
+    undo_round: int = 0
+    undo_error: RowError | None = None
 
     @property
     def rolled_back(self) -> bool:

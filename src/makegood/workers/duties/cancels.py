@@ -8,10 +8,10 @@ from typing import Literal, cast
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import prefix_of
 from makegood.store.ops.reads import read_cancels
-from makegood.tasks.engine.attempt import Attempt
+from makegood.workers.jobs import Work
 
 
-async def run_once(store: AsyncStore, attempts: Mapping[str, Attempt]) -> int:
+async def run_once(store: AsyncStore, attempts: Mapping[str, Work]) -> int:
     """Look at the shards in which this process has runs; returns how many attempts were told."""
     prefixes = sorted({prefix_of(run_id) for run_id in attempts})
     asked = await store.do_all([read_cancels(prefix) for prefix in prefixes])

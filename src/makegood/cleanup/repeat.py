@@ -1,0 +1,141 @@
+"""A call of unknown outcome is sent again under its key, with its recorded arguments: the same key does it at most once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+
+from makegood.cleanup.bodies import Place, hang_reporter, pause
+from makegood.cleanup.case import Case
+from makegood.store import faults
+from makegood.tasks.body import Cut, Raised, Returned, supervise
+from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.bodies import classify, needs_slot, start_body
+from makegood.tasks.engine.call import GATEWAY
+from makegood.tasks.engine.plan import ToRun
+from makegood.tasks.engine.response import Unusable, usable
+from makegood.tasks.journal import Entry
+from makegood.tasks.records import RecordedCall
+from makegood.tasks.rules.breaker import Rejected
+from makegood.tasks.rules.cleaning import PASSES, TRIES, WAITS_S
+from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.rows import Row
+from makegood.tasks.runners import TaskRunning
+
+BREAKER_PAUSE_S = 30.0
+"""How long a cleanup waits for a breaker that an operator holds open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """`entry`: what is known now; `over`: nothing more is to be done about the call in this pass."""
+
+    entry: Entry | None = None
+    over: bool = True
+
+
+async def repeat(case: Case, row: Row) -> Repeated:
+    """Up to three tries, as far as the tool's breaker lets them pass: while it is open the cleanup waits, without a slot."""
+    tool = case.agent.tools[row.tool]
+    for number in range(TRIES):
+        owner = case.op()
+        leave = await case.env.breakers.admit(tool.breaker, owner, case.agent.tool_timeout_s(tool))
+        if isinstance(leave, Rejected):
+            return _held_up(case, leave)
+        entry = await _repeat_once(case, row, owner)
+        if entry is not None:
+            return Repeated(entry)
+        if number + 1 < TRIES:
+            if not case.has_time_for(WAITS_S[number], case.agent.tool_timeout_s(tool)):
+                return Repeated()
+            await pause(case, WAITS_S[number])
+    return Repeated(over=False)
+
+
+def _held_up(case: Case, leave: Rejected) -> Repeated:
+    """A wait for a breaker uses up a pass, so that it has an end."""
+    if case.passes_used + 1 >= PASSES:
+        return Repeated(over=False)
+    case.uses_pass = True
+    pause_ms = round(BREAKER_PAUSE_S * 1000)
+    case.wait_until(case.now_ms() + pause_ms if leave.until_ms is None else leave.until_ms)
+    return Repeated()
+
+
+async def _repeat_once(case: Case, row: Row, owner: str) -> Entry | None:
+    tool = case.agent.tools[row.tool]
+    run = ToRun(row, tool, tool.bind_recorded(row.args, {}), repeat=True)
+    deadline = case.deadline.child(case.agent.tool_timeout_s(tool), time.monotonic(), "call")
+    await case.note(orjson.dumps({"activity": "repeating", "call_key": row.call_key, "tool": row.tool}))
+    faults.point("before_repeat")
+    result = await _run(case, run, deadline)
+    await case.env.breakers.report(tool.breaker, case.agent.breaker, owner, _heard(result))
+    if isinstance(result, Returned):
+        return returned(case, row, result.value)
+    if isinstance(result, Raised):
+        failure = classify(result.error, repeat=True)
+        if failure.kind == "bug":
+            report_bug(case, row, result.error)
+        if failure.kind == "business" and not failure.outcome_unknown and failure.code not in GATEWAY:
+            return Entry(replace(row, status="failed"))
+    return None
+
+
+def _heard(result: Returned | Raised | Cut) -> Literal["failure", "success", "neutral"]:
+    """What the breaker is told."""
+    if isinstance(result, Returned):
+        return "success"
+    if isinstance(result, Cut):
+        return "failure" if result.cause is None else "neutral"
+    return "failure" if classify(result.error, repeat=True).kind == "infrastructure" else "neutral"
+
+
+async def _run(case: Case, run: ToRun, deadline: Deadline) -> Returned | Raised | Cut:
+    """The tool's body as the engine runs it, under the case's limits and cancel."""
+    row = run.row
+    attempt = Attempt(case.env, case.agent, case.claim, row.attempt, case.deadline, case.deadline.at_s, None)
+    attempt.cancel, attempt.http = case.cancel, case.http
+    place = Place(row.call_key, row.attempt, row.step, row.idempotency_key, f"the repeat of {row.tool}")
+    how: dict[str, Any] = {
+        "deadline": deadline,
+        "cancel": case.cancel,
+        "abandon": case.env.abandon,
+        "on_hang": hang_reporter(case, place),
+    }
+    if needs_slot(run):
+        slot = await supervise(TaskRunning(case.env.threads.reserve(), "slot"), **how)
+        if not isinstance(slot, Returned):
+            return slot
+    return await supervise(start_body(attempt, run, deadline, repeat=True), **how)
+
+
+def returned(case: Case, row: Row, value: Any) -> Entry:
+    """The call has happened, and this is its response; one that is no JSON is left out."""
+    try:
+        response, whole = usable(value, case.env.secret_fields)
+    except Unusable as error:
+        report_bug(case, row, error)
+        return Entry(replace(row, status="succeeded"))
+    return Entry(replace(row, status="succeeded", response=response), whole)
+
+
+def recorded(row: Row) -> RecordedCall:
+    """The call as its probe or compensation sees it."""
+    return RecordedCall(
+        tool=row.tool,
+        args=row.args,
+        response=row.response,
+        outcome="succeeded" if row.status == "succeeded" else "unknown",
+        idempotency_key=row.idempotency_key,
+        call_key=row.call_key,
+        attempt=row.attempt,
+        step=row.step,
+    )
+
+
+def report_bug(case: Case, row: Row, error: BaseException) -> None:
+    """What a user's function raised that is a bug of it."""
+    case.env.report_bug(error, {"agent": case.agent.name, "tool": row.tool, "run_id": case.run_id})

@@ -1,0 +1,22 @@
+-- Say from outside what a cleanup is doing, before it starts something that may hang or kill its process; append events.
+-- KEYS: 1 prefix of the shard
+-- ARGV: run_id, fence, op, activity (JSON, '' = nothing is under way), events (list)
+-- RETURNS: {1, now_ms} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state}
+-- EVENTS: those handed in
+local id, fence, op, activity = take(), take(), take(), take()
+local n_events, events = take_list(4)
+local key = run_key(id)
+
+local f = redis.call('HMGET', key, 'fence', 'state', 'attempt')
+if not f[1] then return {NOT_FOUND} end
+if f[1] ~= fence then return {STALE_FENCE} end
+if f[2] ~= 'cleaning' then return {BAD_STATE, f[2]} end
+local now = now_ms()
+if is_known(id, op) then return {1, now} end
+
+write_when_full()
+if activity == '' then redis.call('HDEL', key, 'activity', 'cl_open')
+else redis.call('HSET', key, 'activity', activity, 'cl_open', 1) end
+remember(id, op, now)
+emit_all(id, f[3], n_events, events)
+return {1, now}

@@ -1,0 +1,45 @@
+"""What a declaration gives cleanup to work with, as its rules want it."""
+
+from __future__ import annotations
+
+from makegood.errors import ArgumentsInvalid
+from makegood.tasks.agent import Agent
+from makegood.tasks.masking import holds_mask
+from makegood.tasks.rules.cleaning import UNDECLARED, Means, MeansOf
+from makegood.tasks.rules.rows import Row
+from makegood.tasks.tool import Tool
+
+
+def means_of(agent: Agent) -> MeansOf:
+    """For a row what its tool offers: policy, probe, compensation, times, and whether the call can be sent again."""
+
+    def means(row: Row) -> Means:
+        tool = agent.tools.get(row.tool)
+        return UNDECLARED if tool is None else _means(agent, tool, row)
+
+    return means
+
+
+def _means(agent: Agent, tool: Tool, row: Row) -> Means:
+    undo = tool.compensation
+    return Means(
+        policy=agent.tool_on_failure(tool),
+        probes=tool.probe_with is not None,
+        compensates=undo is not None,
+        handles_unknown=undo is not None and undo.handles_unknown,
+        undo_repeatable=undo is None or undo.effect == "idempotent",
+        settle_after_s=agent.tool_settle_after_s(tool),
+        key_ttl_s=float("inf") if tool.key_ttl is None else tool.key_ttl,
+        repeatable=_is_repeatable(tool, row),
+    )
+
+
+def _is_repeatable(tool: Tool, row: Row) -> bool:
+    """Whether the recorded arguments are whole and the tool still takes them."""
+    if any(holds_mask(value) for value in row.args.values()):
+        return False
+    try:
+        tool.bind_recorded(row.args, {})
+    except ArgumentsInvalid:
+        return False
+    return True

@@ -1,0 +1,259 @@
+"""The operators' half of both clients: reviews, decisions, marks, cleanup of runs that have ended, the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from makegood.errors import NotAllowed, StoreUnreachable
+from makegood.tasks import operate
+from makegood.tasks.client_base import Common, check_decision
+from makegood.tasks.flows import Flow, run_async, run_sync
+from makegood.tasks.review import list_reviews, load_audit, load_review
+
+if TYPE_CHECKING:
+    from makegood.store.async_store import AsyncStore
+    from makegood.store.sync_store import SyncStore
+
+T = TypeVar("T")
+
+APART_S = 1 / operate.CLEANUPS_PER_S
+
+
+class Operator(Common):
+    """What operators do with the blocking client.
+
+    Whoever decides says who he is (`actor`) and why (`reason`), for the audit log. `expected_version` is the version of
+    the run that he has looked at: if it has changed since, nothing is done (Conflict); None is not checked.
+    """
+
+    store: SyncStore
+
+    def run_flow(self, flow: Flow[T]) -> T:
+        """Run store work that is written as a flow."""
+        return run_sync(self.store, flow)
+
+    def reviews(self, agent: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest runs that wait for a person, the one that came there last first; each with its open questions."""
+        return self.run_flow(list_reviews(agent, limit))
+
+    def review(self, run_id: str) -> dict[str, Any]:
+        """Everything that a person needs to decide about a run. Raises RunNotFound, Conflict (it has no review)."""
+        return self.run_flow(load_review(run_id))
+
+    def audit(self, run_id: str) -> list[dict[str, Any]]:
+        """Who asked for what about the run, oldest first: id, at, action, actor, reason, detail. Raises RunNotFound."""
+        return self.run_flow(load_audit(run_id))
+
+    def retry_cleanup(
+        self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
+    ) -> dict[str, Any]:
+        """Clean a run in review up once more; every compensation has its tries again.
+
+        Returns run_id, state and version. Raises RunNotFound, Conflict, InvalidInput.
+        """
+        return self._decide(run_id, "retry", actor, reason, expected_version)
+
+    def resume(
+        self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
+    ) -> dict[str, Any]:
+        """Give a run in review a new attempt. Raises RunNotFound, InvalidInput, Conflict: also while a call is unknown."""
+        return self._decide(run_id, "resume", actor, reason, expected_version)
+
+    def resolve(
+        self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
+    ) -> dict[str, Any]:
+        """End a run in review as it stands, for good. Raises RunNotFound, Conflict, InvalidInput."""
+        return self._decide(run_id, "resolve", actor, reason, expected_version)
+
+    def mark(
+        self,
+        run_id: str,
+        call_key: str,
+        outcome: Literal["done", "undone"],
+        *,
+        actor: str,
+        reason: str,
+        expected_version: int | None = None,
+        generation: int | None = None,
+    ) -> dict[str, Any]:
+        """Say what became of a call of a run in review.
+
+        One whose outcome is unknown took effect ("done") or did not ("undone"). The effect of one that succeeded may stay
+        ("done") or was undone by hand ("undone"). Without `generation` it is the newest row of that call key.
+
+        Returns run_id, call_key, generation, version, and what it `became`: succeeded, failed, kept, undone.
+        Raises RunNotFound, Conflict, InvalidInput.
+        """
+        check_decision(actor, reason, expected_version)
+        return self.run_flow(
+            operate.mark(run_id, call_key, outcome, generation, actor, reason, expected_version)
+        )
+
+    def cleanup(
+        self,
+        ids: str | Sequence[str] | None = None,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        older_than: float | None = None,
+        limit: int = 100,
+        dry_run: bool = False,
+        undo_succeeded: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> list[dict[str, Any]]:
+        """Ask for the cleanup of runs that have ended: what is unknown is settled, what can be undone is undone.
+
+        Args:
+            ids: the runs; or else the newest `limit` that the filter picks:
+            state, agent, older_than: state (default: failed, timed_out, cancelled), agent, seconds since the end.
+            dry_run: only say what would be done.
+            undo_succeeded: also undo what succeeded runs did.
+            actor, reason: who and why; mandatory unless it is a dry run.
+
+        Returns a list of run_id, result, detail, undo, unknown: what will be undone, which calls are unknown. The result is
+        requested, would_request, nothing_to_do, already_cleaning, refused, not_found or failed; one that failed does not
+        stop the others. "requested" is not "done": the run's state says that.
+        Raises InvalidInput; StoreUnreachable, NotAllowed when nothing was asked for yet.
+        """
+        if not dry_run:
+            check_decision(actor, reason, None)
+        how = {"dry_run": dry_run, "undo_succeeded": undo_succeeded, "actor": actor, "reason": reason}
+        request = operate.checked_cleanup(ids, state, agent, older_than, limit, **how)
+        chosen = self.run_flow(operate.choose(request))
+        known = self.run_flow(operate.published())
+        results: list[dict[str, Any]] = []
+        heard = True
+        for place, run_id in enumerate(chosen):
+            began_s = time.monotonic()
+            try:
+                results.append(self.run_flow(operate.clean_one(request, run_id, known)))
+            except (StoreUnreachable, NotAllowed) as error:
+                if not results:
+                    raise
+                return results + operate.not_tried(chosen[place:], error)
+            if results[-1]["result"] == "requested":
+                heard = heard and self.announce(run_id, "cleaning")
+                time.sleep(max(0.0, began_s + APART_S - time.monotonic()))
+        return results
+
+    def _decide(
+        self,
+        run_id: str,
+        action: Literal["retry", "resume", "resolve"],
+        actor: str,
+        reason: str,
+        expected_version: int | None,
+    ) -> dict[str, Any]:
+        check_decision(actor, reason, expected_version)
+        decided = self.run_flow(operate.decide(run_id, action, actor, reason, expected_version))
+        self.announce(run_id, decided["state"])
+        return decided
+
+
+class AsyncOperator(Common):
+    """The same with the asyncio client; see Operator."""
+
+    store: AsyncStore
+
+    async def run_flow(self, flow: Flow[T]) -> T:
+        """Run store work that is written as a flow."""
+        return await run_async(self.store, flow)
+
+    async def reviews(self, agent: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest runs that wait for a person; see `Client.reviews`."""
+        return await self.run_flow(list_reviews(agent, limit))
+
+    async def review(self, run_id: str) -> dict[str, Any]:
+        """Everything that a person needs to decide about a run; see `Client.review`."""
+        return await self.run_flow(load_review(run_id))
+
+    async def audit(self, run_id: str) -> list[dict[str, Any]]:
+        """Who asked for what about the run; see `Client.audit`."""
+        return await self.run_flow(load_audit(run_id))
+
+    async def retry_cleanup(
+        self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
+    ) -> dict[str, Any]:
+        """Clean a run in review up once more; see `Client.retry_cleanup`."""
+        return await self._decide(run_id, "retry", actor, reason, expected_version)
+
+    async def resume(
+        self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
+    ) -> dict[str, Any]:
+        """Give a run in review a new attempt; see `Client.resume`."""
+        return await self._decide(run_id, "resume", actor, reason, expected_version)
+
+    async def resolve(
+        self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
+    ) -> dict[str, Any]:
+        """End a run in review as it stands; see `Client.resolve`."""
+        return await self._decide(run_id, "resolve", actor, reason, expected_version)
+
+    async def mark(
+        self,
+        run_id: str,
+        call_key: str,
+        outcome: Literal["done", "undone"],
+        *,
+        actor: str,
+        reason: str,
+        expected_version: int | None = None,
+        generation: int | None = None,
+    ) -> dict[str, Any]:
+        """Say what became of a call of a run in review; see `Client.mark`."""
+        check_decision(actor, reason, expected_version)
+        return await self.run_flow(
+            operate.mark(run_id, call_key, outcome, generation, actor, reason, expected_version)
+        )
+
+    async def cleanup(
+        self,
+        ids: str | Sequence[str] | None = None,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        older_than: float | None = None,
+        limit: int = 100,
+        dry_run: bool = False,
+        undo_succeeded: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> list[dict[str, Any]]:
+        """Ask for the cleanup of runs that have ended; see `Client.cleanup`."""
+        if not dry_run:
+            check_decision(actor, reason, None)
+        how = {"dry_run": dry_run, "undo_succeeded": undo_succeeded, "actor": actor, "reason": reason}
+        request = operate.checked_cleanup(ids, state, agent, older_than, limit, **how)
+        chosen = await self.run_flow(operate.choose(request))
+        known = await self.run_flow(operate.published())
+        results: list[dict[str, Any]] = []
+        heard = True
+        for place, run_id in enumerate(chosen):
+            began_s = time.monotonic()
+            try:
+                results.append(await self.run_flow(operate.clean_one(request, run_id, known)))
+            except (StoreUnreachable, NotAllowed) as error:
+                if not results:
+                    raise
+                return results + operate.not_tried(chosen[place:], error)
+            if results[-1]["result"] == "requested":
+                heard = heard and await asyncio.to_thread(self.announce, run_id, "cleaning")
+                await asyncio.sleep(max(0.0, began_s + APART_S - time.monotonic()))
+        return results
+
+    async def _decide(
+        self,
+        run_id: str,
+        action: Literal["retry", "resume", "resolve"],
+        actor: str,
+        reason: str,
+        expected_version: int | None,
+    ) -> dict[str, Any]:
+        check_decision(actor, reason, expected_version)
+        decided = await self.run_flow(operate.decide(run_id, action, actor, reason, expected_version))
+        await asyncio.to_thread(self.announce, run_id, decided["state"])
+        return decided

@@ -1,0 +1,190 @@
+"""What a person is shown of a run in review: every open question with its intent, what is known, and how to answer it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from makegood.errors import Conflict
+from makegood.store.ops import reads
+from makegood.store.ops.review import read_audit
+from makegood.store.states import State
+from makegood.tasks.flows import Flow
+from makegood.tasks.journal import Entry, load_journal, record
+from makegood.tasks.queries import load_record, load_state, newest_records
+from makegood.tasks.rollbacks import Declared, load_resources
+
+SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "started_at", "ended_at", "compensation",
+         "idempotency_key", "attempt", "step")  # fmt: skip
+"""Fields of the journal row that stand in an item."""
+
+
+def list_reviews(agent: str | None, limit: int) -> Flow[list[dict[str, Any]]]:
+    """The newest runs in review, the one that came there last first."""
+    records = yield from newest_records([State.REVIEW], agent, limit, without=("input", "output"))
+    return [
+        {**summary(each), "items": [_brief(item) for item in stored_items(each)]}
+        for each in sorted(records, key=lambda each: int(each.get("rv_at") or 0), reverse=True)
+    ]
+
+
+def load_review(run_id: str) -> Flow[dict[str, Any]]:
+    """The review of a run, also after it was decided. Raises RunNotFound, Conflict (the run never came to a person)."""
+    stored = yield from load_record(run_id)
+    if stored["state"] != State.REVIEW and not stored.get("rv_at"):
+        raise Conflict(
+            f"Run {run_id} is {stored['state']} and has no review; look at it with `makegood runs show {run_id}`."
+        )
+    entries = yield from load_journal(run_id)
+    declared = yield from load_resources(run_id)
+    (audited,) = yield [read_audit(run_id)]
+    waits = stored["state"] == State.REVIEW
+    items = [
+        item_view(run_id, item, entries, waits and is_question(item, entries, declared))
+        for item in whole_items(stored, entries)
+    ]
+    return {
+        **summary(stored),
+        "items": items,
+        "decisions": _decisions(run_id, items) if waits else [],
+        "journal": [record(entry) for entry in entries],
+        "audit": audited,
+    }
+
+
+def load_audit(run_id: str) -> Flow[list[dict[str, Any]]]:
+    """Who asked for what, oldest first. Raises RunNotFound."""
+    yield from load_state(run_id)
+    (audited,) = yield [read_audit(run_id)]
+    found: list[dict[str, Any]] = audited
+    return found
+
+
+def summary(stored: Mapping[str, str]) -> dict[str, Any]:
+    """What a list shows of a review; `error` is the run's own, `target` what follows when its cleanup succeeds."""
+    target = stored.get("cl_target")
+    if target == State.REVIEW:
+        target = stored.get("cl_end")
+    code = stored.get("error_code") or None
+    return {
+        "run_id": stored["id"],
+        "agent": stored["agent"],
+        "state": stored["state"],
+        "version": int(stored.get("version") or 0),
+        "opened_at": reads.iso(int(stored["rv_at"])) if stored.get("rv_at") else None,
+        "code": stored.get("rv_code") or None,
+        "message": stored.get("rv_message") or "",
+        "error": {"code": code, "message": stored.get("error_message", "")} if code else None,
+        "target": "cancelled" if stored.get("cl_cancelled") else target or None,
+        "times": int(stored.get("reviews") or 0),
+    }
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def stored_items(stored: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The questions as cleanup has written them down."""
+    found: list[dict[str, Any]] = orjson.loads(stored.get("rv_items") or "[]")
+    return found
+
+
+def whole_items(stored: Mapping[str, str], entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The stored questions, and what is open without one: a cleanup that killed its processes could write none down."""
+    items = stored_items(stored)
+    if stored.get("rv_code") == "POISON" and not any(item["kind"] == "poison" for item in items):
+        items.append({"kind": "poison", "code": "POISON", "message": stored.get("rv_message") or ""})
+    asked = {(item.get("call_key"), item.get("generation")) for item in items}
+    for row in (entry.row for entry in entries):
+        if row.open and (row.call_key, row.generation) not in asked:
+            named = {"call_key": row.call_key, "generation": row.generation, "tool": row.tool}
+            items.append({"kind": "unknown", **named})
+    return items
+
+
+def is_question(item: Mapping[str, Any], entries: Sequence[Entry], declared: Sequence[Declared]) -> bool:
+    """Whether a person still has to say something, by what the call or the resource is now."""
+    if item["kind"] == "resource":
+        named = item.get("resource") or {}
+        same = [
+            each for each in declared if (each.kind, each.id[:200]) == (named.get("kind"), named.get("id"))
+        ]
+        return not same or any(each.open for each in same)
+    entry = _entry_of(item, entries)
+    if entry is None or item["kind"] == "poison":
+        return True
+    row = entry.row
+    return row.open if item["kind"] == "unknown" else row.has_effect and row.undo != "kept"
+
+
+def item_view(
+    run_id: str, item: Mapping[str, Any], entries: Sequence[Entry], is_open: bool
+) -> dict[str, Any]:
+    """One question with its journal row and, while it is open, the commands that answer it."""
+    entry = _entry_of(item, entries)
+    row = {} if entry is None else record(entry)
+    known = {name: row.get(name) for name in SHOWN}
+    return {
+        **_brief(item),
+        "open": is_open,
+        "why": {"code": item.get("code"), "message": item.get("message") or ""} if item.get("code") else None,
+        **known,
+        "tool": item.get("tool") or known["tool"],
+        "question": _question(item, entry),
+        "answers": _answers(run_id, item, entry) if is_open else [],
+    }
+
+
+def _entry_of(item: Mapping[str, Any], entries: Sequence[Entry]) -> Entry | None:
+    named = (item.get("call_key"), item.get("generation"))
+    return next((each for each in entries if (each.row.call_key, each.row.generation) == named), None)
+
+
+def _brief(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item.get(name) or None for name in ("kind", "call_key", "generation", "tool", "resource")}
+
+
+def _question(item: Mapping[str, Any], entry: Entry | None) -> str:
+    tool, said = item.get("tool") or "the call", str(item.get("message") or "Cleanup could not go on.")
+    if item["kind"] == "resource":
+        resource = item.get("resource") or {}
+        return f"{resource.get('kind')} {resource.get('id')} could not be rolled back. Repair the cause, or do it by hand."
+    if item["kind"] == "poison":
+        return f"{said} Find the cause before anything runs again."
+    if entry is None:
+        return f"{said} Look at the run's events."
+    if item["kind"] == "unknown":
+        return f"Did {tool} take effect? Nobody knows; look for the idempotency key downstream."
+    if item["kind"] == "irreversible":
+        return f"{tool} took effect, and nothing can undo it. May it stand?"
+    tries = entry.row.undo_tries
+    times = f"failed {tries} times" if tries > 1 else "did not succeed"
+    return f"Undoing {tool} {times}. Repair the cause, or say whether the effect is gone or may stay."
+
+
+def _answers(run_id: str, item: Mapping[str, Any], entry: Entry | None) -> list[dict[str, str]]:
+    retry = f"makegood review retry {run_id} --reason …"
+    says: tuple[tuple[str, str], ...] = ()
+    if item["kind"] == "resource":
+        says = (("the cause is repaired, or it is done by hand", retry),)
+    elif entry is not None and item["kind"] != "poison":
+        mark = f"makegood review mark {run_id} {shlex.quote(entry.row.call_key)}"
+        tail = f"--generation {entry.row.generation} --reason …"
+        done, undone = f"{mark} done {tail}", f"{mark} undone {tail}"
+        says = (("it may stay", done), ("it is undone, by hand", undone))
+        if item["kind"] == "unknown":
+            says = (("it took effect", done), ("it did not", undone))
+        elif item["kind"] == "compensation":
+            says = (("the cause is repaired: undo it now", retry), *says)
+    return [{"means": means, "command": command} for means, command in says]
+
+
+def _decisions(run_id: str, items: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    says = [("go on with the cleanup, then with what was to follow", "retry")]
+    if not any(item["open"] and item["status"] in ("unknown", "started") for item in items):
+        says.append(("begin a new attempt; what stands now stays", "resume"))
+    says.append(("end the run as it stands; this is final", "resolve"))
+    return [{"means": means, "command": f"makegood review {how} {run_id} --reason …"} for means, how in says]
