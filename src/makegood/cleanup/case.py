@@ -102,6 +102,11 @@ class Case:
         return State(self.claim.record["cl_target"])
 
     @property
+    def poison(self) -> bool:
+        """Whether its cleanup took down every process that executed it: nothing of it runs any more."""
+        return self.claim.record.get("cl_poison") == "1"
+
+    @property
     def round(self) -> int:
         """Grows with every retry of an operator; tries count per round."""
         return int(self.claim.record.get("cl_round") or 0)

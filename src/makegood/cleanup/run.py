@@ -59,6 +59,12 @@ async def clean(case: Case) -> None:
 
 
 async def _work(case: Case) -> None:
+    if case.poison:
+        message = (
+            "Its cleanup took down, or lost, every process that executed it; nothing of it was run again."
+        )
+        case.ask(Item("poison", "POISON", message))
+        return
     await settle(case)
     if case.waits_until_ms is not None or case.stops:
         return  # nothing is undone while something may still land

@@ -14,6 +14,8 @@ from makegood.errors import BrokerUnreachable, NotAllowed
 if TYPE_CHECKING:
     from celery import Celery
 
+    from makegood.store.ops.reads import Whereabouts
+
 RUNS_QUEUE = "makegood.runs"
 CLEANUP_QUEUE = "makegood.cleanup"
 QUARANTINE_QUEUE = "makegood.quarantine"
@@ -33,6 +35,15 @@ NOT_FOUND, REFUSED = 404, (403, 530)
 
 NO_PERMISSION = "NoPermissionError"
 """What redis-py calls the answer NOPERM."""
+
+
+def queue_for(where: Whereabouts) -> str | None:
+    """The queue of those that may take a run; None when it waits for nobody."""
+    if where.state not in ("queued", "cleaning"):
+        return None
+    if where.alone:
+        return QUARANTINE_QUEUE
+    return CLEANUP_QUEUE if where.state == "cleaning" else RUNS_QUEUE
 
 
 def celery_config(broker_url: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from makegood.errors import BrokerUnreachable, MakegoodError, NotAllowed
@@ -11,8 +11,9 @@ from makegood.settings import Settings
 from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.leases import count_suspects, lose_worker
+from makegood.store.ops.reads import read_whereabouts
 from makegood.store.sync_store import SyncStore
-from makegood.tasks.wakeup import QUARANTINE_QUEUE, Publisher
+from makegood.tasks.wakeup import Publisher, queue_for
 from makegood.urls import mask_url
 
 REPLY_S = 2.0
@@ -47,9 +48,10 @@ def report(settings: Settings, obituary: Obituary) -> tuple[int, int]:
             run_ids += [run_id for answer in answers for run_id in answer.run_ids]
             suspects += sum(answer.suspects for answer in answers)
             left = [prefix for prefix, answer in zip(left, answers, strict=True) if answer.run_ids]
+        found = store.do_all([read_whereabouts(run_id) for run_id in run_ids])
     finally:
         store.close()
-    _announce(settings, run_ids, suspects > 0)
+    _announce(settings, dict(zip(run_ids, map(queue_for, found), strict=True)))
     return len(run_ids), suspects
 
 
@@ -64,14 +66,13 @@ def waiting_suspects(settings: Settings, agents: Sequence[str]) -> int:
         store.close()
 
 
-def _announce(settings: Settings, run_ids: list[str], suspects: bool) -> None:
+def _announce(settings: Settings, queues: Mapping[str, str | None]) -> None:
     """Wake-ups are hints: what cannot be announced now is found by a sweeper."""
-    if not run_ids:
+    if not queues:
         return
     publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
     with contextlib.suppress(BrokerUnreachable, NotAllowed):
-        for run_id in run_ids:
-            publisher.wake(run_id)
-            if suspects:
-                publisher.wake(run_id, QUARANTINE_QUEUE)
+        for run_id, queue in queues.items():
+            if queue is not None:
+                publisher.wake(run_id, queue)
     publisher.close()

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from makegood.errors import MakegoodError
 from makegood.settings import Settings
-from makegood.tasks.wakeup import QUARANTINE_QUEUE
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE
 from makegood.workers.children import Child, Slot, start_child
 from makegood.workers.exits import GAVE_UP
 from makegood.workers.obituary import Obituary, report, waiting_suspects
@@ -57,6 +57,7 @@ class Supervisor:
         self._stop_again_s = 0.0
         self._announced = False
         self._suspects_at_s = 0.0
+        self._serves_runs = any(slot.queue == RUNS_QUEUE for slot in slots)
         self._code = 0
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = os.pipe()
@@ -182,7 +183,7 @@ class Supervisor:
 
     def _look_for_suspects(self) -> None:
         """Suspects may wait whose own supervisor is gone, or reported them before this one started."""
-        if self._stops or time.monotonic() < self._suspects_at_s:
+        if self._stops or not self._serves_runs or time.monotonic() < self._suspects_at_s:
             return
         self._suspects_at_s = time.monotonic() + SUSPECTS_S
         agents: set[str] = set().union(*(child.agents for child in self._children))
@@ -191,7 +192,11 @@ class Supervisor:
 
     def _want_quarantine(self) -> None:
         slot = Slot(QUARANTINE_QUEUE, 1)
-        if all(child.slot != slot for child in self._children) and all(due[1] != slot for due in self._due):
+        if (
+            self._serves_runs
+            and all(child.slot != slot for child in self._children)
+            and all(due[1] != slot for due in self._due)
+        ):
             self._due.append((0.0, slot))
 
     # --- ends ---------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from makegood.errors import BrokerUnreachable, NotAllowed
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import prefix_of
-from makegood.store.ops.reads import Whereabouts, count_waiting, read_agent, read_whereabouts
-from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
+from makegood.store.ops.reads import count_waiting, read_agent, read_whereabouts
+from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher, queue_for
 
 log = logging.getLogger("makegood.worker")
 
@@ -71,12 +71,3 @@ class Wakes:
             await asyncio.to_thread(self.publisher.wake, run_id, queue)
         except (BrokerUnreachable, NotAllowed) as error:
             log.warning("%s", error)
-
-
-def queue_for(where: Whereabouts) -> str | None:
-    """The queue of those that may take a run; None when it waits for nobody."""
-    if where.state not in ("queued", "cleaning"):
-        return None
-    if where.alone:
-        return QUARANTINE_QUEUE
-    return CLEANUP_QUEUE if where.state == "cleaning" else RUNS_QUEUE

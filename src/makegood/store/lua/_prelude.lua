@@ -161,7 +161,7 @@ end
 
 local function forget_cleaning(key)
   redis.call('HDEL', key, 'cl_cause', 'cl_target', 'cl_end', 'cl_code', 'cl_message', 'cl_undo', 'cl_at', 'cl_passes',
-    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_cancelled')
+    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_poison', 'cl_cancelled')
 end
 
 -- What a run left behind is settled, undone and released before it ends or begins anew. `target` is the state that

@@ -26,7 +26,7 @@ else
   if action == 'retry' then
     local target = f[6] ~= 'requires_manual_review' and f[6] or f[7] or 'failed'
     redis.call('HSET', key, 'fence', 'cleaning:' .. now, 'cl_target', target, 'cl_at', now, 'cl_passes', 0)
-    redis.call('HDEL', key, 'cl_deaths', 'cl_alone', 'cl_suspect', 'cl_open')
+    redis.call('HDEL', key, 'cl_deaths', 'cl_alone', 'cl_losses', 'cl_suspect', 'cl_poison', 'cl_open')
     redis.call('HINCRBY', key, 'cl_round', 1)
     move(id, agent, state, 'cleaning', enqueued_at)
     redis.call('ZADD', cleaning_key(agent, '0'), now, id)

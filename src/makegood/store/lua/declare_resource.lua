@@ -11,7 +11,7 @@ local key, declared = run_key(id), P .. 'r:' .. id
 local f = redis.call('HMGET', key, 'fence', 'state', 'cancel', 'resources', 'resource_seq')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
-if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
+if f[2] ~= 'running' and f[2] ~= 'stopping' and f[2] ~= 'cleaning' then return {BAD_STATE, f[2]} end
 local now = now_ms()
 local line = redis.call('HGET', declared, resource .. '.s')
 local status = line and string.match(line, '^([^|]*)|')

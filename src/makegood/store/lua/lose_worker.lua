@@ -2,13 +2,12 @@
 -- Every loss counts in `crashes`; only deaths of a process by itself count for poison: the second one that catches the
 -- run with a call in flight makes it a suspect (invariant 10). A run that was continued as often as one attempt
 -- may be is queued with `cannot_continue`: whoever claims it decides about a new attempt (CONTRACT C11). Cleanups wait to be
--- claimed again; the loss is no pass of theirs, and their deaths count apart.
+-- claimed again; the loss is no pass of theirs, and their deaths count apart: three in quarantine bring them to a person.
 -- KEYS: 1 prefix of the shard
 -- ARGV: worker, only when its lease has expired (0|1), a process death that counts (0|1), max continuations,
 --       deaths in quarantine that end a run, how many at the most
 -- RETURNS: {now_ms, how many suspects there are among them, run ids that wait now…}
--- EVENTS: run.ended when the run was told to stop and has nothing to clean up; review.opened when a cleanup has killed every
---         process also in quarantine
+-- EVENTS: run.ended when the run was told to stop and has nothing to clean up
 local worker, only_expired, death, max_continuations, max_deaths, limit =
   take(), take(), take(), take_n(), take_n(), take_n()
 local now = now_ms()
@@ -25,14 +24,9 @@ local function lose_cleanup(id, key, f)
   redis.call('HINCRBY', key, 'crashes', 1)
   local losses = redis.call('HINCRBY', key, 'cl_losses', 1)
   redis.call('HDEL', key, 'activity', 'worker', 'cl_open')
-  if alone >= max_deaths or losses > max_continuations then
-    local message = 'Its cleanup took down, or lost, every process that executed it.'
-    enter_review(id, 'POISON', message, '[]', now)
-    emit(id, f[3], 'review.opened', '', '', '{"code":"POISON"}')
-    reply[#reply + 1] = id
-    return
-  end
-  local suspect = f[17] == '1' or deaths >= 2
+  local poison = alone >= max_deaths or losses > max_continuations
+  local suspect = not poison and (f[17] == '1' or deaths >= 2)
+  if poison then redis.call('HSET', key, 'cl_poison', 1) end -- whoever claims it runs nothing of it and asks a person
   redis.call('HSET', key, 'fence', 'lost:' .. now, 'cl_suspect', suspect and 1 or 0)
   redis.call('HINCRBY', key, 'version', 1)
   redis.call('ZADD', cleaning_key(f[4], suspect and '1' or '0'), now, id)

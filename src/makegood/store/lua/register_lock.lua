@@ -9,7 +9,7 @@ local key, registered = run_key(id), P .. 'l:' .. id
 local f = redis.call('HMGET', key, 'fence', 'state', 'cancel')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
-if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
+if f[2] ~= 'running' and f[2] ~= 'stopping' and f[2] ~= 'cleaning' then return {BAD_STATE, f[2]} end
 local now = now_ms()
 if is_known(id, op) then return {1, now, f[3] or ''} end -- it may have been taken back since
 
