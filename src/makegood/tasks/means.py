@@ -10,17 +10,20 @@ from makegood.tasks.rules.rows import Row
 from makegood.tasks.tool import Tool
 
 
-def means_of(agent: Agent) -> MeansOf:
-    """For a row what its tool offers: policy, probe, compensation, times, and whether the call can be sent again."""
+def means_of(agent: Agent, *, repeats: bool = True) -> MeansOf:
+    """For a row what its tool offers: policy, probe, compensation, times, and whether the call can be sent again.
+
+    `repeats` False spares the look at the recorded arguments: nothing is going to be sent again.
+    """
 
     def means(row: Row) -> Means:
         tool = agent.tools.get(row.tool)
-        return UNDECLARED if tool is None else _means(agent, tool, row)
+        return UNDECLARED if tool is None else _means(agent, tool, row, repeats)
 
     return means
 
 
-def _means(agent: Agent, tool: Tool, row: Row) -> Means:
+def _means(agent: Agent, tool: Tool, row: Row, repeats: bool) -> Means:
     undo = tool.compensation
     return Means(
         policy=agent.tool_on_failure(tool),
@@ -30,7 +33,7 @@ def _means(agent: Agent, tool: Tool, row: Row) -> Means:
         undo_repeatable=undo is None or undo.effect == "idempotent",
         settle_after_s=agent.tool_settle_after_s(tool),
         key_ttl_s=float("inf") if tool.key_ttl is None else tool.key_ttl,
-        repeatable=_is_repeatable(tool, row),
+        repeatable=repeats and _is_repeatable(tool, row),
     )
 
 

@@ -221,6 +221,19 @@ def info_of(record: Mapping[str, str]) -> dict[str, Any]:
         "due_at": reads.iso(int(record["due_at"])) if record.get("due_at") else None,
         "expires_at": reads.iso(int(record["expires_at"])) if record.get("expires_at") else None,
         "version": int(record.get("version") or 0),
+        "cleanup": cleanup_of(record),
+    }
+
+
+def cleanup_of(record: Mapping[str, str]) -> dict[str, Any] | None:
+    """Why a run is in cleaning or review, what follows when it is made good, and how often that was tried; else None."""
+    if not record.get("cl_cause"):
+        return None
+    return {
+        "cause": record["cl_cause"],
+        "then": record["cl_target"],
+        "passes": int(record.get("cl_passes") or 0),
+        "since": reads.iso(int(record["cl_at"])),
     }
 
 

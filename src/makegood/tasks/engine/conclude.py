@@ -119,7 +119,7 @@ async def _anew_or_end(attempt: Attempt, ended: Ended) -> None:
 
 
 def _has_to_undo(attempt: Attempt, undoing: Undoing, *, final: bool) -> bool:
-    return has_to_undo(attempt.rows, means_of(attempt.agent), undoing, final=final)
+    return has_to_undo(attempt.rows, means_of(attempt.agent, repeats=False), undoing, final=final)
 
 
 async def _next_attempt(attempt: Attempt, ended: Ended, *, clean_first: bool) -> None:

@@ -69,6 +69,8 @@ def has_to_undo(rows: Sequence[Row], means: MeansOf, undoing: Undoing, *, final:
     `final` False: another attempt follows. Unknown outcomes, resources and locks are cleaned up in any case; the store
     knows of them itself.
     """
+    if undoing == "none":
+        return False
     return any(plan.kind != "leave" for plan in plan_undo(rows, means, undoing, final=final))
 
 
