@@ -108,6 +108,18 @@ class ToolError(MakegoodError):
         self.code = code
 
 
+class LockTimeout(ToolError):
+    """Lock 'account-7' is held by someone else and was not free within the limit of the call (10.0 s).
+
+    Told to the model with the code LOCK_TIMEOUT, and not retried. `nothing_done`: the call had neither sent a request nor
+    declared or locked anything before, so that it had no effect.
+    """
+
+    def __init__(self, message: str, *, nothing_done: bool = True) -> None:
+        super().__init__(message, code="LOCK_TIMEOUT")
+        self.nothing_done = nothing_done
+
+
 class RetryableToolError(ToolError):
     """A tool's infrastructure failure: raising it vouches that nothing has left, so the call is retried (C6).
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from makegood import AsyncClient, Client, InvalidInput
-from makegood.store.keys import prefix_of
 from makegood.store.ops import breakers, catalog
+from makegood.store.ops.review import read_audit
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.agent import Agent
 from makegood.tasks.tool import tool
@@ -158,10 +158,8 @@ async def test_the_clients_say_who_cancels_too(env: dict[str, str], store: SyncS
 
 
 def audited(store: SyncStore, run_id: str) -> list[tuple[str, str, str]]:
-    """Action, actor and reason of a run's entries in its shard's audit log."""
-    entries: list[tuple[bytes, dict[bytes, bytes]]] = store.redis.xrange(f"{prefix_of(run_id)}audit")  # type: ignore[assignment]
-    found = [fields for _, fields in entries if fields[b"run_id"].decode() == run_id]
-    return [(f[b"action"].decode(), f[b"actor"].decode(), f[b"reason"].decode()) for f in found]
+    """Action, actor and reason of a run's entries in its audit log."""
+    return [(each["action"], each["actor"], each["reason"]) for each in store.do(read_audit(run_id))]
 
 
 def test_agents_are_listed_and_shown_as_declared(env: dict[str, str], store: SyncStore) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from makegood.errors import Conflict
 from makegood.store import keys
+from makegood.store.ops.review import decide_review, request_cleanup
 from makegood.store.ops.runs import cancel_run
 from makegood.store.ops.sweep import sweep_expired, sweep_parked
 from makegood.store.states import SETTLED, TERMINAL, TRANSITIONS, State, lua_table, may_go
@@ -130,17 +131,48 @@ def test_stopping_keeps_to_the_table(fake: World, source: State) -> None:
 
 @pytest.mark.parametrize("source", list(State), ids=str)
 def test_cancelling_keeps_to_the_table(fake: World, source: State) -> None:
-    """A waiting run becomes cancelled, a working one is told, an ended one stays as it is."""
+    """A waiting run becomes cancelled, a working or cleaning one is told, an ended one stays as it is."""
     held = in_state(fake, source)
     op = cancel_run(run_id=held.run_id, cause="user", actor="ada", reason="")
-    if source in (State.RUNNING, State.STOPPING) or source in TERMINAL:
+    if source in (State.RUNNING, State.STOPPING, State.CLEANING) or source in TERMINAL:
         assert fake.do(op).state == fake.state(held.run_id) == source
         return
-    if source in (State.CLEANING, State.REVIEW):
+    if source is State.REVIEW:
         with pytest.raises(Conflict):
             fake.do(op)
         return
     agrees(fake, held, source, State.CANCELLED, op)
+
+
+@pytest.mark.parametrize(
+    ("action", "target"),
+    [
+        ("retry", State.CLEANING),
+        ("resume", State.QUEUED),
+        ("resolve", State.RESOLVED),
+        ("cleanup", State.CLEANING),
+    ],
+)
+@pytest.mark.parametrize("source", list(State), ids=str)
+def test_what_operators_decide_keeps_to_the_table(
+    fake: World, source: State, action: str, target: State
+) -> None:
+    """A decision moves a run out of review and nothing else; a cleanup is asked for once the run has ended."""
+    held = in_state(fake, source)
+    who = {"run_id": held.run_id, "actor": "ada", "reason": "r"}
+    if action == "cleanup":
+        fake.raw.hset(keys.run_key(held.run_id), "fx_committed", 1)
+        answer = fake.do(request_cleanup(**who, undo_succeeded=True))  # type: ignore[arg-type]
+        assert (answer.result == "requested") == (source in TERMINAL and may_go(source, target))
+        assert fake.state(held.run_id) == (target if answer.result == "requested" else source)
+        return
+    op = decide_review(**who, action=action)  # type: ignore[arg-type]
+    if source is State.REVIEW:
+        agrees(fake, held, source, target, op)
+        return
+    with pytest.raises(Conflict):
+        fake.do(op)
+    assert fake.state(held.run_id) == source
 
 
 @pytest.mark.parametrize("source", [state for state in State if state != State.QUEUED], ids=str)

@@ -73,16 +73,15 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_completion_completes_commands() -> None:
     """click's completion works for the installed command, and a setting of makegood cannot break it."""
-    env = environment(_MAKEGOOD_COMPLETE="bash_complete", COMP_WORDS="makegood runs c", COMP_CWORD="2")
+    env = environment(_MAKEGOOD_COMPLETE="bash_complete", COMP_WORDS="makegood review r", COMP_CWORD="2")
     done = subprocess.run([SCRIPT], check=False, capture_output=True, text=True, env=env)
-    assert done.stdout.splitlines() == ["plain,cancel"]
+    assert done.stdout.splitlines() == ["plain,resolve", "plain,resume", "plain,retry"]
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "runs audit", "runs cleanup", "review", "review list", "approvals", "timeouts report", "stats", "monitor",
-        "messages requeue", "messages drop",
+        "approvals", "timeouts report", "stats", "monitor", "messages requeue", "messages drop",
     ],
 )  # fmt: skip
 def test_what_nobody_has_built_yet_is_refused_by_name(words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +89,7 @@ def test_what_nobody_has_built_yet_is_refused_by_name(words: str, capsys: pytest
     from makegood.cli.exits import run
 
     assert run(words.split()) == 2
-    named = words if words.split(maxsplit=1)[0] in ("runs", "messages") else words.split(maxsplit=1)[0]
+    named = words if words.split(maxsplit=1)[0] == "messages" else words.split(maxsplit=1)[0]
     assert capsys.readouterr().err == f"Error: makegood {named} is not built yet.\n"
 
 

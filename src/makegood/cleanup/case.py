@@ -30,7 +30,7 @@ from makegood.tasks.rules.rows import Row
 class Item:
     """One open question for a person; `resource` is {kind, id} where it is about one."""
 
-    kind: Literal["unknown", "compensation", "resource", "irreversible", "poison"]
+    kind: Literal["unknown", "compensation", "resource", "irreversible", "timeout", "poison"]
     code: str
     message: str
     call_key: str = ""

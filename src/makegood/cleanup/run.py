@@ -143,7 +143,7 @@ async def _review(case: Case) -> None:
         items.append(Item("poison", record.get("cl_code", ""), record.get("cl_message", "")))
     if case.out_of_time:
         message = f"The cleanup did not end within {PASSES} passes."
-        items.append(Item("poison" if not case.items else case.items[0].kind, "CLEANUP_TIMEOUT", message))
+        items.append(Item("timeout", "CLEANUP_TIMEOUT", message))
     first = items[0]
     message = first.message if len(items) == 1 else f"{first.message} ({len(items) - 1} more)"
     await _open_review(case, first.code, message, items)

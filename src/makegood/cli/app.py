@@ -11,10 +11,11 @@ from makegood.cli.config import config
 from makegood.cli.demo import demo
 from makegood.cli.doctor import doctor
 from makegood.cli.enqueue import enqueue
+from makegood.cli.review import review
 from makegood.cli.runs import runs
 from makegood.cli.worker import worker
 
-LATER = ("review", "approvals", "timeouts", "stats", "monitor")
+LATER = ("approvals", "timeouts", "stats", "monitor")
 """Commands of the interface that nobody has built yet."""
 
 
@@ -31,5 +32,5 @@ def cli() -> None:
     """
 
 
-for command in (demo, worker, enqueue, runs, agents, breakers, messages, doctor, config):
+for command in (demo, worker, enqueue, runs, review, agents, breakers, messages, doctor, config):
     cli.add_command(command)

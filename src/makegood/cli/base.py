@@ -174,6 +174,20 @@ def actor_options(command: F) -> F:
     )
 
 
+def decision_options(command: F) -> F:
+    """`--actor`, a `--reason` that must be given, and `--expected-version`, for what a person decides."""
+    command = click.option(
+        "--expected-version",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Do nothing if the run has another version by now.",
+    )(command)
+    command = click.option("--reason", required=True, help="Why, for the audit log.")(command)
+    return click.option("--actor", default=None, help="Who; default: the user of the operating system.")(
+        command
+    )
+
+
 def actor_or_user(actor: str | None) -> str:
     """Who acts: what was given, else the user of the operating system."""
     if actor:

@@ -12,14 +12,14 @@ from makegood.cli.base import Command, State
 from makegood.cli.output import clean, fail, print_json, say, styled
 
 if TYPE_CHECKING:
-    from makegood.cli.demo_scenes import Scene
+    from makegood.cli.demo_play import Scene
     from makegood.cli.demo_world import World
 
 
 @click.command("demo", cls=Command)
 @click.pass_obj
 def demo(state: State) -> int:
-    """Show it on this machine: runs that succeed, and what is done about faults.
+    """Show it on this machine: runs that succeed, what is done about faults, and what is undone after them.
 
     Starts a Valkey server, a worker, a shop with a faulty HTTP API and a scripted model behind a real HTTP endpoint. Every
     claim is checked against them; exit code 1 when one does not hold. Nothing is left behind.
@@ -61,7 +61,7 @@ def show(number: int, scene: Scene) -> None:
     click.echo("\n" + styled(f"{number}. {scene.title}", bold=True))
     click.echo(f"   {scene.story}\n")
     for line in scene.lines:
-        click.echo(f"   {clean(line)}")
+        click.echo(f"   {clean(line)}".rstrip())
     for text, holds in scene.claims:
         click.echo(f"   {styled('ok ', fg='green') if holds else styled('NOT', fg='red')} {clean(text)}")
 
@@ -69,6 +69,7 @@ def show(number: int, scene: Scene) -> None:
 def count(stage: World) -> dict[str, Any]:
     """The numbers of the whole demo, from the store, the shop and the model."""
     runs = stage.client.runs()
+    happened = [{each["type"] for each in stage.client.get(run.run_id).events()} for run in runs]
     effects = {
         name: sum(run.effects[name] for run in runs)
         for name in ("not_started", "committed", "compensated", "unknown")
@@ -78,6 +79,8 @@ def count(stage: World) -> dict[str, Any]:
         "steps": sum(run.steps for run in runs),
         "calls": sum(run.calls for run in runs),
         "effects": effects,
+        "cleaned": sum("cleanup.ended" in types for types in happened),
+        "reviewed": sum("review.opened" in types for types in happened),
         "model_requests": len(stage.model.requests),
         "shop_requests": len(stage.shop.requests),
         "tickets": len(stage.shop.tickets),
@@ -93,6 +96,9 @@ def show_numbers(numbers: dict[str, Any], claims: int) -> None:
     click.echo(f"   runs      {sum(numbers['runs'].values())}: {states}")
     click.echo(f"   steps     {numbers['steps']}, with {numbers['calls']} tool calls")
     click.echo(f"   effects   {effects}")
+    click.echo(
+        f"   cleanup   {numbers['cleaned']} runs cleaned up, {numbers['reviewed']} of them with a person's help"
+    )
     click.echo(
         f"   requests  {numbers['model_requests']} to the model, {numbers['shop_requests']} to the shop"
     )

@@ -6,9 +6,10 @@ The demo names the shop and the model in DEMO_SHOP_URL and DEMO_MODEL_URL.
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
 from typing import Any
 
-from makegood import Agent, BreakerPolicy, RetryPolicy, Timeouts, ToolContext, tool
+from makegood import Agent, BreakerPolicy, RecordedCall, RetryPolicy, Timeouts, ToolContext, tool
 
 SHOP = os.environ.get("DEMO_SHOP_URL", "http://127.0.0.1:9")
 MODEL = "openai/demo"
@@ -19,6 +20,8 @@ QUOTE_LIMIT_S = 2.0
 QUOTE_BACKOFF_S = 1.5
 QUOTE_RUN_S = 4.0
 """Short, but with room for a slow machine: the first model request of a run may take 2 s and nothing changes."""
+TRIP_RUN_S = 5.0
+"""Two bookings take a tenth of a second, or on a slow machine 2 s; the rest is spent waiting for a car."""
 
 WAREHOUSE = BreakerPolicy(failures=4, window=60, open_for=30)
 STOCK_TRIES = 2
@@ -70,6 +73,49 @@ async def ask_supplier(ctx: ToolContext, item: str) -> dict[str, Any]:
     return dict(response.json())
 
 
+@tool(effect="idempotent", identity=("customer", "to"))
+async def book_flight(ctx: ToolContext, customer: str, to: str) -> dict[str, Any]:
+    """Book a flight."""
+    response = await ctx.http.post(f"{SHOP}/flights", json={"customer": customer, "to": to})
+    response.raise_for_status()
+    return dict(response.json())
+
+
+@book_flight.compensate
+async def cancel_flight(ctx: ToolContext, call: RecordedCall) -> None:
+    """Cancel the flight that the call has booked."""
+    await cancel(ctx, f"{SHOP}/flights/{call.response['id']}")
+
+
+@tool(effect="idempotent", identity=("customer", "city"))
+async def book_hotel(ctx: ToolContext, customer: str, city: str) -> dict[str, Any]:
+    """Book a hotel."""
+    response = await ctx.http.post(f"{SHOP}/hotels", json={"customer": customer, "city": city})
+    response.raise_for_status()
+    return dict(response.json())
+
+
+@book_hotel.compensate
+async def cancel_hotel(ctx: ToolContext, call: RecordedCall) -> None:
+    """Cancel the hotel that the call has booked."""
+    await cancel(ctx, f"{SHOP}/hotels/{call.response['id']}")
+
+
+async def cancel(ctx: ToolContext, url: str) -> None:
+    """Delete a booking; one that is gone already was cancelled in an earlier try."""
+    response = await ctx.http.delete(url)
+    if response.status_code != HTTPStatus.NOT_FOUND:
+        response.raise_for_status()
+
+
+@tool(effect="read", retry=RetryPolicy(retries=0))
+async def find_car(ctx: ToolContext, city: str) -> dict[str, Any]:
+    """A car to rent."""
+    response = await ctx.http.get(f"{SHOP}/cars/{city}")
+    response.raise_for_status()
+    return dict(response.json())
+
+
 clerk = Agent(
     "clerk",
     MODEL,
@@ -105,3 +151,20 @@ buyer = Agent(
     max_attempts=1,
     timeouts=Timeouts(run=QUOTE_RUN_S),
 )
+trips = Agent(
+    "trips",
+    MODEL,
+    system="You book trips, in a hurry.",
+    tools=[book_flight, book_hotel, find_car],
+    model_args=MODEL_ARGS,
+    max_attempts=1,
+    timeouts=Timeouts(run=TRIP_RUN_S),
+)
+holidays = Agent(
+    "holidays",
+    MODEL,
+    system="You book trips.",
+    tools=[book_flight, book_hotel, find_car],
+    model_args=MODEL_ARGS,
+)
+"""Both under the default on_failure="rollback"."""

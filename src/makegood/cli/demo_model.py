@@ -6,18 +6,22 @@ import json
 from typing import Any
 
 from makegood.testing import Behaviour, Reply, RequestRecord
+from makegood.testing.provider_behaviours import ToolCall
 
 
 def answer(request: RequestRecord) -> Behaviour:
     """The reply to one request: the next tool call of the agent's task, or its last word."""
     told = [parsed(message.get("content")) for message in request.messages if message.get("role") == "tool"]
     offered = {each["function"]["name"] for each in request.tools}
+    last_word = asked_for(request).rpartition(" ")[2].rstrip(".")
     if "place_order" in offered:
-        return _clerk(told, customer=asked_for(request).rpartition(" ")[2].rstrip("."))
+        return _clerk(told, customer=last_word)
     if "create_ticket" in offered:
         return _support(told)
     if "check_stock" in offered:
         return _stock(told)
+    if "book_flight" in offered:
+        return _trip(told, customer=last_word, city=asked_for(request).split()[-3])
     return (
         Reply(tool_calls=[("ask_supplier", {"item": "lamp"})])
         if not told
@@ -59,3 +63,14 @@ def _stock(told: list[dict[str, Any]]) -> Behaviour:
     if "left" in told[0]:
         return Reply(f"There are {told[0]['left']} lamps.")
     return Reply("The warehouse does not answer at the moment; please ask again in a minute.")
+
+
+def _trip(told: list[dict[str, Any]], customer: str, city: str) -> Behaviour:
+    calls: list[ToolCall] = [
+        ("book_flight", {"customer": customer, "to": city}),
+        ("book_hotel", {"customer": customer, "city": city}),
+        ("find_car", {"city": city}),
+    ]
+    if len(told) < len(calls):
+        return Reply(tool_calls=[calls[len(told)]])
+    return Reply(f"Everything is booked for {city}.")

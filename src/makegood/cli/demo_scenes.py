@@ -6,51 +6,24 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from makegood.cli import demo_agents as agents
 from makegood.cli.breakers import all_breakers
+from makegood.cli.demo_cleanup import failed_undo, undone_timeout
 from makegood.cli.demo_model import asked_for
+from makegood.cli.demo_play import WAIT_S, Scene, code_of, conclude, play
 from makegood.cli.demo_world import LEASE_S, World
 from makegood.errors import WaitTimeout
 from makegood.tasks.client import Run
 from makegood.tasks.records import Result
 from makegood.testing.shop import ShopRequest
 
-WAIT_S = 30.0
-"""A scene takes 2 s; what takes longer has failed."""
-
 LOOK_S = 0.005
 """How often the shop's books are looked at while a scene waits for an order."""
 
 SUPPLIER_DELAY_S = 20.0
-
-
-@dataclass(slots=True)
-class Scene:
-    """What a scene has to show: lines to read, facts for programs, and claims with whether they hold."""
-
-    title: str
-    story: str
-    lines: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    claims: list[tuple[str, bool]] = field(default_factory=list)
-
-    def claim(self, text: str, holds: bool) -> None:
-        """Note a claim that was checked."""
-        self.claims.append((text, bool(holds)))
-
-    @property
-    def holds(self) -> bool:
-        """Whether every claim holds."""
-        return all(holds for _, holds in self.claims)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The scene as JSON."""
-        claims = [{"text": text, "holds": holds} for text, holds in self.claims]
-        return {"title": self.title, "story": self.story, "holds": self.holds, "claims": claims, **self.facts}
 
 
 def scenes(world: World) -> Iterator[Scene]:
@@ -60,6 +33,8 @@ def scenes(world: World) -> Iterator[Scene]:
     yield killed_worker(world)
     yield open_breaker(world)
     yield skipped_retry(world)
+    yield undone_timeout(world)
+    yield failed_undo(world)
 
 
 def success(world: World) -> Scene:
@@ -237,29 +212,6 @@ def skipped_retry(world: World) -> Scene:
     return scene
 
 
-def play(world: World, scene: Scene, agent: str, text: str) -> tuple[Run, Result]:
-    """Enqueue a run, wait for its end, and show what it did."""
-    run = world.client.enqueue(agent, text)
-    return run, conclude(scene, run, agent, text)
-
-
-def conclude(scene: Scene, run: Run, agent: str, text: str) -> Result:
-    """Wait for the end of a run, and show what it did."""
-    result = run.wait(WAIT_S)
-    scene.lines.append(f"Run {run.id} of agent {agent}: {text}")
-    for row in run.journal():
-        error = "" if row["error"] is None else f", {row['error']['code']}"
-        arguments = ", ".join(f"{name}={value!r}" for name, value in row["args"].items())
-        tries = f"{row['tries']} {'try' if row['tries'] == 1 else 'tries'}"
-        scene.lines.append(
-            f"  step {row['step']}  {row['tool']}({arguments}) -> {row['status']}, {tries}{error}"
-        )
-    said = result.output if result.error is None else f"{result.error.code}: {result.error.message}"
-    scene.lines.append(f"  {result.state}: {said}")
-    scene.facts.setdefault("runs", []).append(result.to_dict())
-    return result
-
-
 def requests_for(world: World, text: str) -> int:
     """How many requests the model got for runs with this input."""
     return sum(asked_for(each) == text for each in world.model.requests)
@@ -283,8 +235,3 @@ def held_request(world: World, run: Run, customer: str) -> ShopRequest:
 def answer_names(result: Result, members: list[dict[str, Any]]) -> bool:
     """Whether the run succeeded and its answer names the only member of a collection of the shop."""
     return result.state == "succeeded" and len(members) == 1 and members[0]["id"] in str(result.output)
-
-
-def code_of(result: Result) -> str | None:
-    """The code of a run's error."""
-    return None if result.error is None else result.error.code

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 from makegood.cli.demo_model import answer
 from makegood.cli.supervise import start_supervisor
-from makegood.errors import MakegoodError
+from makegood.errors import MakegoodError, WaitTimeout
 from makegood.tasks.client import Client
 from makegood.testing import Provider
 from makegood.testing.shop import Shop
@@ -24,6 +25,9 @@ READY_LIMIT_S = 240.0
 """How long a worker may take to be ready. It takes 6 to 10 s on two cores, nearly all of it the import of LiteLLM."""
 
 STOP_LIMIT_S = 10.0
+COMMAND_LIMIT_S = 60.0
+"""How long a command may take. It takes about half a second."""
+
 SLOTS = 20
 LEASE_S = 120
 """Long: a machine that is very busy is not taken for a dead worker, and what is continued here waited for no lease."""
@@ -38,6 +42,24 @@ class World:
     client: Client
     shop: Shop
     model: Provider
+    env: Mapping[str, str]
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `makegood WORDS` as anybody would, in a process of its own. Raises WaitTimeout."""
+        try:
+            return subprocess.run(
+                [sys.executable, "-m", "makegood", *words],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env=self.env,
+                timeout=COMMAND_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise WaitTimeout(
+                f"makegood {' '.join(words)} did not end within {COMMAND_LIMIT_S:g} s."
+            ) from None
 
 
 class WorkerFailed(MakegoodError):
@@ -55,12 +77,13 @@ def world(say: Callable[[str], None]) -> Iterator[World]:
         shop = stack.enter_context(Shop())
         model = stack.enter_context(Provider(answer))
         say("Starting a Valkey server, a shop, a model and a worker on this machine …")
-        worker = DemoWorker(environment(server.url, shop.url, model.url))
+        env = environment(server.url, shop.url, model.url)
+        worker = DemoWorker(env)
         stack.callback(worker.stop)
         stack.callback(_ignore_signals)
         worker.wait_until_ready()
         client = stack.enter_context(Client(server.url, broker_url=server.url))
-        yield World(client, shop, model)
+        yield World(client, shop, model, env)
 
 
 def environment(store_url: str, shop_url: str, model_url: str) -> dict[str, str]:
@@ -94,7 +117,7 @@ class DemoWorker:
         self._last: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self._heard = threading.Event()
         self._ready = False
-        self._process = start_supervisor(("runs",), env, stderr=subprocess.PIPE)
+        self._process = start_supervisor(("runs", "cleanup"), env, stderr=subprocess.PIPE)
         self._listener = threading.Thread(target=self._listen, name="demo-worker", daemon=True)
         self._listener.start()
 

@@ -127,6 +127,8 @@ def follow_events(state: State, run: Run, until_s: float | None, timeout: float)
 
 def ended_badly(result: Result) -> str:
     """Why the run did not succeed, in one sentence, and where to look."""
+    if result.state == "requires_manual_review":
+        return f"Run {result.run_id} waits for a person; see `makegood review show {result.run_id}`."
     why = "" if result.error is None else f" ({result.error.code}: {result.error.message.rstrip('.')})"
     return f"Run {result.run_id} ended {result.state}{why}; look at it with `makegood runs show {result.run_id}`."
 

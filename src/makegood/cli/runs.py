@@ -1,7 +1,8 @@
-"""`makegood runs`: look at runs, cancel them."""
+"""`makegood runs`: look at runs, cancel them; `runs cleanup` stands in cli/cleanup.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from makegood.cli.base import (
     store_options,
     timeout_option,
 )
+from makegood.cli.cleanup import cleanup
 from makegood.cli.output import fail, one_line, print_json, print_line, print_record, print_table, say
 
 LISTED = ("run_id", "agent", "state", "error", "attempts", "enqueued_at", "started_at", "ended_at")
@@ -24,9 +26,12 @@ LISTED = ("run_id", "agent", "state", "error", "attempts", "enqueued_at", "start
 EVENT_DATA_CHARS = 160
 
 
-@click.group("runs", cls=Group, later=("audit", "cleanup"))
+@click.group("runs", cls=Group)
 def runs() -> None:
-    """Look at runs, cancel them."""
+    """Look at runs, cancel them, clean up what they left behind."""
+
+
+runs.add_command(cleanup)
 
 
 @runs.command("list")
@@ -115,6 +120,20 @@ def journal(state: State, run_id: str) -> None:
     print_table(columns, cells, "The run has made no calls.")
 
 
+@runs.command("audit")
+@click.argument("run_id", metavar="RUN")
+@store_options
+@click.pass_obj
+def audit(state: State, run_id: str) -> None:
+    """Who asked for what about the run, and why, oldest first."""
+    with state.client() as client:
+        entries = client.audit(run_id)
+    if state.json:
+        print_json(entries)
+    else:
+        print_audit(entries, "Nobody has asked for anything about the run.")
+
+
 @runs.command("cancel")
 @click.argument("run_id", metavar="RUN")
 @click.option("--wait", is_flag=True, help="Return only once its work has stopped.")
@@ -151,6 +170,15 @@ def _print_state(state: State, run_id: str, reached: str) -> None:
         print_json({"run_id": run_id, "state": reached})
     else:
         click.echo(reached)
+
+
+def print_audit(entries: Sequence[dict[str, Any]], empty: str) -> None:
+    """The audit log of a run."""
+    rows = [
+        (each["at"], each["action"], each["actor"], each["reason"], one_line(each["detail"]))
+        for each in entries
+    ]
+    print_table(("AT", "ACTION", "ACTOR", "REASON", "DETAIL"), rows, empty)
 
 
 def print_event(state: State, event: dict[str, Any]) -> None:

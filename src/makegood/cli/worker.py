@@ -70,10 +70,9 @@ def worker(
     if embedded and state.url:
         raise click.UsageError("--embedded starts a server of its own and goes without --url")
     settings = state.settings(concurrency=concurrency, processes=processes)
-    if "runs" in queues:
-        refused = check_agents(settings)
-        if refused:
-            return refused
+    refused = check_agents(settings)
+    if refused:
+        return refused
     if embedded:
         return with_embedded_server(state, settings, queues, strict=strict)
     check_store(settings.redis_url, strict=strict)

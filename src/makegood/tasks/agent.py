@@ -277,6 +277,9 @@ class Agent:
             "timeout": self.tool_timeout_s(tool),
             "isolation": tool.isolation,
             "breaker": tool.breaker,
+            "on_failure": self.tool_on_failure(tool),
+            "compensates": tool.compensation is not None,
+            "probes": tool.probe_with is not None,
         }
 
     def _json(self, value: Input) -> str:

@@ -10,11 +10,12 @@ import orjson
 
 from makegood.errors import Conflict, InvalidInput, MakegoodError, NotAllowed, RunNotFound, StoreUnreachable
 from makegood.store.ops import breakers, catalog, reads, review
-from makegood.store.ops.resources import StoredResource, read_resources
+from makegood.store.ops.resources import read_resources
 from makegood.store.states import TERMINAL, State
 from makegood.tasks.flows import Flow, resolved
 from makegood.tasks.journal import Entry, closed, entries_from, load_journal
 from makegood.tasks.queries import check_run_id, load_state, newest_records, states_of
+from makegood.tasks.review import resources_left
 
 CLEANUPS_PER_S = 50
 """Requests for cleanup that one client sends in a second. Each one undoes effects in systems of others, which were not
@@ -186,7 +187,8 @@ def published() -> Flow[Mapping[str, Any]]:
 def clean_one(request: CleanupRequest, run_id: str, known: Mapping[str, Any]) -> Flow[dict[str, Any]]:
     """Ask for the cleanup of one run, or say what that would do: `run_id, result, detail, undo, unknown`.
 
-    `known` is what workers have published. An error that concerns this run alone is a result. Raises StoreUnreachable, NotAllowed.
+    `known` is what workers have published. An error that concerns this run alone is a result.
+    Raises StoreUnreachable, NotAllowed.
     """
     try:
         return (yield from _clean_one(request, run_id, known))
@@ -227,13 +229,15 @@ def _clean_one(request: CleanupRequest, run_id: str, known: Mapping[str, Any]) -
     if result not in ("requested", "would_request"):
         return _result(run_id, result, detail)
     entries = entries_from((yield from resolved(run_id, rows)))
-    left = [each for each in declared if each.status in ("declared", "failed")]
-    bodies = yield from resolved(run_id, {each.key: each.body for each in left})
+    left = yield from resources_left(run_id, declared)
     return _result(
         run_id,
         result,
         detail,
-        undo=[*_undo_of(entries, known.get(record["agent"])), *_roll_back(left, bodies)],
+        undo=[
+            *_undo_of(entries, known.get(record["agent"])),
+            *({**_NOTHING, "resource": each} for each in left),
+        ],
         unknown=[_call(each) for each in _newest_first(entries) if each.row.open],
     )
 
@@ -293,11 +297,6 @@ def _undo_of(entries: Sequence[Entry], declared: Mapping[str, Any] | None) -> li
         and each.row.undo != "kept"
         and each.row.tool not in bare
     ]
-
-
-def _roll_back(left: Sequence[StoredResource], bodies: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    found = [orjson.loads(bodies[each.key]) for each in reversed(left)]
-    return [{**_NOTHING, "resource": {"kind": each["kind"], "id": each["id"]}} for each in found]
 
 
 _NOTHING: Mapping[str, Any] = dict.fromkeys(("call_key", "generation", "tool", "args", "resource"))

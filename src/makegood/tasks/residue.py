@@ -277,8 +277,10 @@ class Hold:
 
     async def __aenter__(self) -> int:
         """Wait for the lock; a number that grows each time anybody takes it, for checks downstream."""
-        self._holder = self._residue.new_holder()
-        return await self._residue.take(self._name, self._holder)
+        holder = self._residue.new_holder()
+        token = await self._residue.take(self._name, holder)
+        self._holder = holder  # only now: one object may be entered by several, and one of them is inside
+        return token
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

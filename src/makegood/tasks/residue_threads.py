@@ -79,12 +79,15 @@ class SyncHold:
 
     def __enter__(self) -> int:
         """See Hold."""
-        self._holder = self._door.residue.new_holder()
+        residue = self._door.residue
+        holder = residue.new_holder()
         try:
-            return self._door.call(self._door.residue.take(self._name, self._holder))
+            token = self._door.call(residue.take(self._name, holder))
         except TimeoutError:  # it may have been taken in the moment in which the call was stopped
-            self._door.finish(self._door.residue.given_back(self._name, self._holder, quiet=True))
+            self._door.finish(residue.given_back(self._name, holder, quiet=True))
             raise
+        self._holder = holder  # only now: one object may be entered by several, and one of them is inside
+        return token
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

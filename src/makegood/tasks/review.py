@@ -10,16 +10,19 @@ import orjson
 
 from makegood.errors import Conflict
 from makegood.store.ops import reads
+from makegood.store.ops.resources import StoredResource, read_resources
 from makegood.store.ops.review import read_audit
 from makegood.store.states import State
-from makegood.tasks.flows import Flow
+from makegood.tasks.flows import Flow, resolved
 from makegood.tasks.journal import Entry, load_journal, record
 from makegood.tasks.queries import load_record, load_state, newest_records
-from makegood.tasks.rollbacks import Declared, load_resources
 
 SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "started_at", "ended_at", "compensation",
          "idempotency_key", "attempt", "step")  # fmt: skip
 """Fields of the journal row that stand in an item."""
+
+ID_CHARS = 200
+"""Cleanup names a resource by so much of its id."""
 
 
 def list_reviews(agent: str | None, limit: int) -> Flow[list[dict[str, Any]]]:
@@ -39,11 +42,11 @@ def load_review(run_id: str) -> Flow[dict[str, Any]]:
             f"Run {run_id} is {stored['state']} and has no review; look at it with `makegood runs show {run_id}`."
         )
     entries = yield from load_journal(run_id)
-    declared = yield from load_resources(run_id)
-    (audited,) = yield [read_audit(run_id)]
+    audited, declared = yield [read_audit(run_id), read_resources(run_id)]
+    left = yield from resources_left(run_id, declared)
     waits = stored["state"] == State.REVIEW
     items = [
-        item_view(run_id, item, entries, waits and is_question(item, entries, declared))
+        item_view(run_id, item, entries, waits and is_question(item, entries, left))
         for item in whole_items(stored, entries)
     ]
     return {
@@ -105,14 +108,21 @@ def whole_items(stored: Mapping[str, str], entries: Sequence[Entry]) -> list[dic
     return items
 
 
-def is_question(item: Mapping[str, Any], entries: Sequence[Entry], declared: Sequence[Declared]) -> bool:
-    """Whether a person still has to say something, by what the call or the resource is now."""
+def resources_left(run_id: str, declared: Sequence[StoredResource]) -> Flow[list[dict[str, str]]]:
+    """Kind and id of what was declared and stands neither rolled back nor accepted, newest first."""
+    left = [each for each in reversed(declared) if each.status in ("declared", "failed")]
+    bodies = yield from resolved(run_id, {each.key: each.body for each in left})
+    found = [orjson.loads(bodies[each.key]) for each in left]
+    return [{"kind": each["kind"], "id": each["id"]} for each in found]
+
+
+def is_question(item: Mapping[str, Any], entries: Sequence[Entry], left: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a person still has to say something, by what the call or the resource is now; `left`: resources."""
     if item["kind"] == "resource":
         named = item.get("resource") or {}
-        same = [
-            each for each in declared if (each.kind, each.id[:200]) == (named.get("kind"), named.get("id"))
-        ]
-        return not same or any(each.open for each in same)
+        return any(
+            (each["kind"], each["id"][:ID_CHARS]) == (named.get("kind"), named.get("id")) for each in left
+        )
     entry = _entry_of(item, entries)
     if entry is None or item["kind"] == "poison":
         return True
@@ -154,6 +164,8 @@ def _question(item: Mapping[str, Any], entry: Entry | None) -> str:
         return f"{resource.get('kind')} {resource.get('id')} could not be rolled back. Repair the cause, or do it by hand."
     if item["kind"] == "poison":
         return f"{said} Find the cause before anything runs again."
+    if item["kind"] == "timeout":
+        return f"{said} Some of what it had to do was not tried."
     if entry is None:
         return f"{said} Look at the run's events."
     if item["kind"] == "unknown":
@@ -170,6 +182,8 @@ def _answers(run_id: str, item: Mapping[str, Any], entry: Entry | None) -> list[
     says: tuple[tuple[str, str], ...] = ()
     if item["kind"] == "resource":
         says = (("the cause is repaired, or it is done by hand", retry),)
+    elif item["kind"] == "timeout":
+        says = (("what was slow is quick again, or Timeouts.cleanup is longer", retry),)
     elif entry is not None and item["kind"] != "poison":
         mark = f"makegood review mark {run_id} {shlex.quote(entry.row.call_key)}"
         tail = f"--generation {entry.row.generation} --reason …"

@@ -21,6 +21,7 @@ from makegood.tasks import paths
 from makegood.tasks.checks import check_signature
 from makegood.tasks.flows import Flow, resolved
 from makegood.tasks.resources import registered_resources
+from makegood.urls import mask_url
 
 KEEPS_ITSELF = frozenset({"redis_key", "path"})
 """Kinds that look at the prior state themselves."""
@@ -54,6 +55,11 @@ class Declared:
     since_ms: int
     at_ms: int
     error: dict[str, Any] | None
+
+    @property
+    def shown(self) -> str:
+        """The id as people and logs may see it: without a password, cut."""
+        return mask_url(self.id)[:200]
 
     @property
     def open(self) -> bool:

@@ -1,4 +1,4 @@
-"""A shop's HTTP API for tests and the demo: tickets and orders with idempotency keys, and faults on demand.
+"""A shop's HTTP API for tests and the demo: tickets, orders and bookings with idempotency keys, and faults on demand.
 
     from makegood.testing.shop import Shop
 
@@ -12,11 +12,13 @@
 |---|---|
 | `POST /tickets` `{"customer", "title"}` | 201 with the ticket; a repeat under its `Idempotency-Key` gives the same ticket |
 | `POST /orders` `{"customer", "item"}` | 201 with the order, in the same way |
-| `GET /tickets/ID`, `GET /orders/ID` | 200, or 404 |
+| `POST /flights` `{"customer", "to"}`, `POST /hotels` `{"customer", "city"}` | 201 with the booking, in the same way |
+| `GET /tickets/ID` and so on | 200, or 404 |
+| `DELETE /tickets/ID` and so on | 200 with what was deleted, or 404 |
 | `GET /stock/ITEM`, `GET /quotes/ITEM` | 200 with a number that depends on the item only |
 
 A key with another payload is 422, without a key every request creates. It is a real server on a free port of 127.0.0.1 with
-a thread per connection; what it saw is in `requests`, what it holds in `tickets` and `orders`.
+a thread per connection; what it saw is in `requests`, what it holds in `tickets`, `orders`, `flights` and `hotels`.
 """
 
 from __future__ import annotations
@@ -67,6 +69,16 @@ class Shop:
     def orders(self) -> list[dict[str, Any]]:
         """Orders that exist, oldest first."""
         return self._store.all("orders")
+
+    @property
+    def flights(self) -> list[dict[str, Any]]:
+        """Flights that are booked, oldest first."""
+        return self._store.all("flights")
+
+    @property
+    def hotels(self) -> list[dict[str, Any]]:
+        """Hotels that are booked, oldest first."""
+        return self._store.all("hotels")
 
     def seen(self, method: str, path: str) -> list[ShopRequest]:
         """Requests with this method whose path begins with `path`."""

@@ -44,6 +44,10 @@ class Handler(BaseHTTPRequestHandler):
         """Create something."""
         self._handle()
 
+    def do_DELETE(self) -> None:
+        """Delete something."""
+        self._handle()
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Nothing is printed; `Shop.requests` remembers."""
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from typing import Any
 
-FIELDS = {"tickets": ("customer", "title"), "orders": ("customer", "item")}
-"""Collections, and what a request must give to create a member."""
-
-LETTER = {"tickets": "T", "orders": "O"}
+FIELDS = {
+    "tickets": ("customer", "title"),
+    "orders": ("customer", "item"),
+    "flights": ("customer", "to"),
+    "hotels": ("customer", "city"),
+}
+"""Collections, and what a request must give to create a member. A member's id begins with the collection's first letter."""
 
 Answer = tuple[int, dict[str, Any]]
 
 
 class Store:
-    """Tickets and orders. A request under a known key gives the answer that the first one gave."""
+    """The collections. A request to create under a known key gives the answer that the first one gave."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in FIELDS}
+        self._made: collections.Counter[str] = collections.Counter()
         self._answers: dict[tuple[str, str], tuple[Any, Answer]] = {}
 
     def all(self, collection: str) -> list[dict[str, Any]]:
@@ -34,6 +39,8 @@ class Store:
                 return self._create(collection, body, key)
             if method == "GET" and name:
                 return self._read(collection, name)
+            if method == "DELETE" and collection in FIELDS and name:
+                return self._delete(collection, name)
         return 404, {"error": f"there is no {method} {path}"}
 
     def _create(self, collection: str, body: Any, key: str) -> Answer:
@@ -48,16 +55,18 @@ class Store:
                 if same
                 else (422, {"error": "the Idempotency-Key was already used with another payload"})
             )
-        held = self._held[collection]
-        member = {
-            "id": f"{LETTER[collection]}-{len(held) + 1}",
-            **{field: body[field] for field in FIELDS[collection]},
-        }
-        held[member["id"]] = member
+        self._made[collection] += 1
+        name = f"{collection[0].upper()}-{self._made[collection]}"
+        member = {"id": name, **{field: body[field] for field in FIELDS[collection]}}
+        self._held[collection][name] = member
         made: Answer = 201, dict(member)
         if key:
             self._answers[collection, key] = body, made
         return made
+
+    def _delete(self, collection: str, name: str) -> Answer:
+        member = self._held[collection].pop(name, None)
+        return (404, {"error": f"there is no {name}"}) if member is None else (200, member)
 
     def _read(self, collection: str, name: str) -> Answer:
         if collection in self._held:
