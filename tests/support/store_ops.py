@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from makegood.store.ops import runs, steps
+from makegood.store.ops import locks, resources, runs, steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.scripts import Op
 from makegood.store.states import State
@@ -110,6 +110,43 @@ def end(held: Held, op: str, state: State = State.SUCCEEDED, **over: Any) -> Op[
     return runs.end_run(run_id=held.run_id, fence=held.fence, op=op, state=state, **given)
 
 
+def declare(held: Held, op: str, key: str = "k", body: bytes = b'{"prior":1}', **over: Any) -> Op[steps.Ack]:
+    """The declaration of a resource."""
+    return resources.declare_resource(run_id=held.run_id, fence=held.fence, op=op, key=key, body=body, **over)
+
+
+def settle(
+    held: Held, op: str, status: str = "rolled_back", key: str = "k", **over: Any
+) -> Op[resources.Settled]:
+    """How rolling a resource back ended."""
+    given: dict[str, Any] = {"new_events": [NewEvent(f"cleanup.{status}", {})]} | over
+    return resources.settle_resource(
+        run_id=held.run_id,
+        fence=held.fence,
+        op=op,
+        key=key,
+        status=status,  # type: ignore[arg-type]
+        **given,
+    )
+
+
+def register(held: Held, op: str, name: str = "account", holder: str = "h1") -> Op[steps.Ack]:
+    """A lock that is about to be taken."""
+    return locks.register_lock(run_id=held.run_id, fence=held.fence, op=op, holder=holder, name=name)
+
+
+def unregister(held: Held, op: str, name: str = "account", holder: str | None = "h1") -> Op[steps.Ack]:
+    """A lock that was given back."""
+    return locks.unregister_lock(run_id=held.run_id, fence=held.fence, op=op, name=name, holder=holder)
+
+
+def acquire(held: Held, holder: str, name: str = "account", lifetime_ms: int = 60_000) -> Op[locks.Taking]:
+    """Take a lock."""
+    return locks.acquire_lock(
+        run_id=held.run_id, fence=held.fence, holder=holder, name=name, lifetime_ms=lifetime_ms
+    )
+
+
 # --- operations under a fence, each with the place it needs ---------------------------------------------------------
 
 
@@ -131,6 +168,9 @@ FENCED = (
     Fenced("record_outcomes", lambda world: world.in_step(), lambda held, op: outcome(held, op, "a")),
     Fenced("step_end", lambda world: world.in_step(), lambda held, op: outcome(held, op, "a", ends=1)),
     Fenced("empty_step_end", lambda world: world.in_step(), lambda held, op: outcome(held, op, ends=1)),
+    Fenced("declare_resource", lambda world: world.running(), declare),
+    Fenced("register_lock", lambda world: world.running(), register),
+    Fenced("unregister_lock", lambda world: world.running(), unregister),
     Fenced("note_activity", lambda world: world.running(), note),
     Fenced("note_stopping", lambda world: world.running(), lambda held, op: note(held, op, stopping=True)),
     Fenced(

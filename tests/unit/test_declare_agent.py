@@ -128,7 +128,6 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> N
     "option",
     [
         {"max_running": 2},
-        {"snapshot": lambda ctx, input: None},  # noqa: A006
         {"verify": lambda ctx, run: True},
         {"session_on_review": "continue"},
     ],

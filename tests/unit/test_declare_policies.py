@@ -101,7 +101,10 @@ def test_none_is_refused_where_a_limit_must_exist(policy: Any, field: str) -> No
 @pytest.mark.parametrize(
     ("policy", "field"),
     [
-        *((Timeouts, name) for name in ("total", "model", "first_token", "idle", "connect", "cleanup")),
+        *(
+            (Timeouts, name)
+            for name in ("total", "model", "first_token", "idle", "connect", "cleanup", "compensation")
+        ),
         (RetryPolicy, "max_backoff"),
         (RetryPolicy, "assumed_cost"),
         (Budgets, "steps"),
@@ -206,11 +209,9 @@ def test_steps_are_built() -> None:
     assert Budgets(steps=3).steps == 3
 
 
-def test_the_compensation_limit_is_not_built() -> None:
-    """Its default passes, another value is refused."""
-    assert Timeouts(compensation=10) == Timeouts()
-    with pytest.raises(NotBuilt, match=r"Timeouts\.compensation"):
-        Timeouts(compensation=20)
+def test_the_limits_of_cleanup_can_be_set() -> None:
+    """A pass, and a single compensation in it."""
+    assert Timeouts(compensation=20).compensation == 20
     assert Timeouts(cleanup=5).cleanup == 5
 
 

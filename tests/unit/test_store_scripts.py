@@ -244,7 +244,8 @@ def test_keys_that_are_built_begin_with_the_declared_prefix(name: str) -> None:
     """So that every script is safe on a cluster."""
     for built in re.findall(r"redis\.call\('[A-Z]+', ([^,)]+)", code_with_commands(source(name))):
         assert re.match(
-            r"P \.\.|run_key\(|held_key\(|queue_key\(|KEYS\[\d\]|key\b|journal\b|queue\b", built
+            r"P \.\.|run_key\(|held_key\(|queue_key\(|cleaning_key\(|KEYS\[\d\]|key\b|journal\b|queue\b|declared\b|registered\b",
+            built,
         ), built
 
 

@@ -59,7 +59,7 @@ async def _try(case: Case, declared: Declared, helper: Helper) -> tuple[int, Row
     limit_s = case.agent.timeouts.compensation
     key = f"{case.run_id}:{declared.call_key}:{declared.generation}:{declared.key}:undo"
     place = Place(declared.call_key, declared.attempt, declared.step, key, helper.name)
-    shown = {"activity": "rolling_back", "kind": declared.kind, "id": declared.id[:200]}
+    shown = {"activity": "rolling_back", "kind": declared.kind, "id": declared.shown}
     await case.note(orjson.dumps(shown))
     faults.point("before_rollback")
     result = await run_helper(case, helper, place, limit_s)
@@ -74,7 +74,7 @@ async def _try(case: Case, declared: Declared, helper: Helper) -> tuple[int, Row
             case.env.report_bug(
                 result.error, {"agent": case.agent.name, "run_id": case.run_id, "code": failure.code}
             )
-    data = {"what": "resource", "kind": declared.kind, "id": declared.id[:200]}
+    data = {"what": "resource", "kind": declared.kind, "id": declared.shown}
     ended = (
         NewEvent("cleanup.rolled_back", data)
         if error is None
@@ -95,6 +95,6 @@ async def _try(case: Case, declared: Declared, helper: Helper) -> tuple[int, Row
 
 
 def _ask(case: Case, declared: Declared, error: RowError) -> None:
-    message = f"{declared.kind} {declared.id[:200]!r} could not be rolled back: {error.code}: {error.message}"
-    where = {"kind": declared.kind, "id": declared.id[:200]}
+    message = f"{declared.kind} {declared.shown!r} could not be rolled back: {error.code}: {error.message}"
+    where = {"kind": declared.kind, "id": declared.shown}
     case.ask(Item("resource", error.code, message, declared.call_key, declared.generation, resource=where))

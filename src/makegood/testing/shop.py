@@ -14,6 +14,7 @@
 | `POST /orders` `{"customer", "item"}` | 201 with the order, in the same way |
 | `POST /flights` `{"customer", "to"}`, `POST /hotels` `{"customer", "city"}` | 201 with the booking, in the same way |
 | `GET /tickets/ID` and so on | 200, or 404 |
+| `GET /tickets/by-key/KEY` and so on | 200 with what was created under that `Idempotency-Key`, or 404 |
 | `DELETE /tickets/ID` and so on | 200 with what was deleted, or 404 |
 | `GET /stock/ITEM`, `GET /quotes/ITEM` | 200 with a number that depends on the item only |
 

@@ -14,6 +14,8 @@ FIELDS = {
 }
 """Collections, and what a request must give to create a member. A member's id begins with the collection's first letter."""
 
+BY_KEY = "by-key/"
+
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -70,6 +72,9 @@ class Store:
 
     def _read(self, collection: str, name: str) -> Answer:
         if collection in self._held:
+            if name.startswith(BY_KEY):
+                _, (_, made) = self._answers.get((collection, name.removeprefix(BY_KEY)), (None, (0, {})))
+                name = made.get("id", name)
             member = self._held[collection].get(name)
             return (404, {"error": f"there is no {name}"}) if member is None else (200, dict(member))
         number = sum(name.encode()) % 90 + 10

@@ -64,7 +64,7 @@ class Heartbeat:
         self._store = SyncStore(url, client=open_sync(url, retries=0, reply_s=max(0.5, lease_s / 2)))
         self._worker, self._lease_s, self._loop_stall_s = worker, lease_s, loop_stall_s
         self._held, self._loop_answered_s, self._on_beat, self._pulse = held, loop_answered_s, on_beat, pulse
-        self._stop = threading.Event()
+        self._stop, self._due = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="makegood-heartbeat", daemon=True)
         self._pulse_thread = threading.Thread(target=self._show_life, name="makegood-pulse", daemon=True)
         self.lease = LeasePage(time.monotonic() + lease_s)
@@ -75,9 +75,14 @@ class Heartbeat:
         self._thread.start()
         self._pulse_thread.start()
 
+    def soon(self) -> None:
+        """Beat now: what the store holds may have changed. Called by any thread."""
+        self._due.set()
+
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
+        self._due.set()
         self._thread.join(timeout=5)
         self._store.close()
 
@@ -104,7 +109,11 @@ class Heartbeat:
 
     def _run(self) -> None:
         pause_s = self._lease_s / BEATS_PER_LEASE
-        while not self._stop.wait(pause_s):
+        while True:
+            self._due.wait(pause_s)
+            self._due.clear()
+            if self._stop.is_set():
+                return
             self._check_loop()
             try:
                 self.once()

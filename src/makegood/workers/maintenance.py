@@ -113,6 +113,10 @@ class Maintenance:
         runtime, store = self._runtime, self._runtime.env.store
         server, now_ms = await store.do_all([read_server(), server_time()])
         identity = (server.run_id, server.replication_id)
+        if (
+            self._watch.identity[0] and identity != self._watch.identity
+        ):  # a failover may have lost claims: their runs are stopped at once
+            runtime.heartbeat.soon()
         lease_s = runtime.settings.lease_s
         self._watch = look(self._watch, identity, now_ms, time.monotonic(), lease_s)
         if trusted(self._watch, lease_s, time.monotonic()):

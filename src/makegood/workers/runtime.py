@@ -36,6 +36,7 @@ from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.threads import SyncPool
 from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 from makegood.urls import mask_url
+from makegood.workers.adoptions import MAX_ADOPTIONS, Adoptions, give_up
 from makegood.workers.heartbeat import Heartbeat, Round
 from makegood.workers.jobs import Asking, Job, Work, jobs_for
 from makegood.workers.maintenance import Maintenance
@@ -80,8 +81,7 @@ class Runtime:
         self.lag_s = 0.0
         self.answered_s = time.monotonic()
         self._claiming = 0
-        self._found: set[str] = set()
-        self._adopting: set[str] = set()
+        self._adoptions = Adoptions()
         self.received = 0
         self._in_hand: set[object] = set()
         self.on_recycle, self._on_alert = on_recycle, on_alert
@@ -229,13 +229,10 @@ class Runtime:
             found.update(run_id for run_id in beat.found if run_id not in self.attempts)
         # A turn later, when the bodies of what is lost were told to stop: they must not see a valid lease.
         self._loop.call_soon(self.heartbeat.lease.renew, round_.valid_until_s)
-        if self._claiming == 0:
-            for run_id in (found & self._found) - self._adopting:
-                self._adopting.add(run_id)
-                task = spawn(self._adopt(run_id), name=f"adopt-{run_id}")
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
-        self._found = found
+        for run_id in self._adoptions.due(found, claiming=self._claiming > 0):
+            task = spawn(self._adopt(run_id), name=f"adopt-{run_id}")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
     async def _adopt(self, run_id: str) -> None:
         """The store says that this process holds the run: its claim's reply was lost, or the store was away too long."""
@@ -245,12 +242,18 @@ class Runtime:
             job = next((each for each in self.jobs if state in each.states), None)
             if run_id in self.attempts or job is None or fields.get("worker") != self.worker.encode():
                 return
+            claim = claim_of(run_id, now_ms, fields)
+            times = self._adoptions.count(run_id, claim.fence)
+            if times > MAX_ADOPTIONS:
+                if times == MAX_ADOPTIONS + 1:
+                    await give_up(self.env, self.wakes, run_id)
+                return
             log.warning(
                 "run %s is held by this process, which does not execute it; it is taken up now", run_id
             )
-            work = await self._open_work(job, claim_of(run_id, now_ms, fields))
+            work = await self._open_work(job, claim)
         finally:
-            self._adopting.discard(run_id)
+            self._adoptions.over(run_id)
         if work is not None:
             await self._execute(job, work)
 

@@ -3,19 +3,22 @@
 -- run with a call in flight makes it a suspect (invariant 10). A run that was continued as often as one attempt
 -- may be is queued with `cannot_continue`: whoever claims it decides about a new attempt (CONTRACT C11). Cleanups wait to be
 -- claimed again; the loss is no pass of theirs, and their deaths count apart: three in quarantine bring them to a person.
+-- A worker that lives gives up one run that it cannot end (`only this run`): it is lost like the others, and goes to a person
+-- when its last claim was there to end it.
 -- KEYS: 1 prefix of the shard
 -- ARGV: worker, only when its lease has expired (0|1), a process death that counts (0|1), max continuations,
---       deaths in quarantine that end a run, how many at the most
+--       deaths in quarantine that end a run, how many at the most, only this run ('' = all that it holds)
 -- RETURNS: {now_ms, how many suspects there are among them, run ids that wait now…}
 -- EVENTS: run.ended when the run was told to stop and has nothing to clean up
-local worker, only_expired, death, max_continuations, max_deaths, limit =
-  take(), take(), take(), take_n(), take_n(), take_n()
+local worker, only_expired, death, max_continuations, max_deaths, limit, only =
+  take(), take(), take(), take_n(), take_n(), take_n(), take()
 local now = now_ms()
 local reply = {now, 0}
 local expires = redis.call('ZSCORE', P .. 'lease', worker)
 if only_expired == '1' and expires and tonumber(expires) > now then return reply end
 local beat = tonumber(redis.call('HGET', P .. 'beats', worker) or now)
 local held = redis.call('SRANDMEMBER', held_key(worker), limit)
+if only ~= '' then held = redis.call('SISMEMBER', held_key(worker), only) == 1 and {only} or {} end
 
 local function lose_cleanup(id, key, f)
   local deaths, alone = plus(f[14], 0), plus(f[15], 0)
@@ -38,7 +41,7 @@ for _, id in ipairs(held) do
   local key = run_key(id)
   local f = redis.call('HMGET', key, 'state', 'worker', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
     'continuations', 'cancel', 'process_deaths', 'open_calls', 'suspect', 'quarantine_deaths',
-    'cl_deaths', 'cl_alone', 'cl_open', 'cl_suspect')
+    'cl_deaths', 'cl_alone', 'cl_open', 'cl_suspect', 'cannot_continue')
   let_go(id, worker)
   if (f[1] == 'running' or f[1] == 'stopping') and f[2] == worker then
     local open_calls, deaths, alone = tonumber(f[11] or 0), plus(f[10], 0), plus(f[13], 0)
@@ -53,6 +56,10 @@ for _, id in ipairs(held) do
       emit(id, f[3], 'run.ended', '', '', '{"state":"cancelled","code":"CANCELLED"}')
     elseif alone >= max_deaths then
       local message = 'The run took down every process that executed it, also alone in quarantine.'
+      begin_cleaning(id, f[1], now, 'crash', 'requires_manual_review', 'failed', 'CRASHED', message, 'policy')
+      reply[#reply + 1] = id
+    elseif only ~= '' and f[18] then
+      local message = 'The store refused the end of the run, whoever tried.'
       begin_cleaning(id, f[1], now, 'crash', 'requires_manual_review', 'failed', 'CRASHED', message, 'policy')
       reply[#reply + 1] = id
     else

@@ -46,17 +46,17 @@ def renew_lease(shard_prefix: str, worker: str, lease_ms: int, run_ids: Sequence
 
 
 def lose_worker(
-    shard_prefix: str, worker: str, *, only_expired: bool, death: bool, limit: int = 200
+    shard_prefix: str, worker: str, *, only_expired: bool, death: bool, limit: int = 200, run_id: str = ""
 ) -> Op[Lost]:
     """Put the runs of a lost worker back into the queue. `death`: a process died by itself, which counts for poison.
 
-    Repeat until it returns fewer than `limit` runs.
+    Repeat until it returns fewer than `limit` runs. With `run_id` the worker lives and gives up this run alone.
     """
 
     def parse(reply: list[Any]) -> Lost:
         return Lost(tuple(text(item) for item in reply[2:]), int(reply[1]))
 
-    args = (worker, int(only_expired), int(death), MAX_CONTINUATIONS, MAX_DEATHS, limit)
+    args = (worker, int(only_expired), int(death), MAX_CONTINUATIONS, MAX_DEATHS, limit, run_id)
     return Op("lose_worker", (shard_prefix,), args, parse)
 
 

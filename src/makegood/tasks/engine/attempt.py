@@ -71,6 +71,7 @@ class Attempt:
         bugs: tools that have raised a bug in this attempt; the second one ends the run.
         sends: what the open step has used up, also before it was parked.
         pending: replies that are not awaited yet (outcomes, the end of the last step).
+        written: rows that the store has acknowledged as begun, each with the server's time (ms) of its first start.
         locks: those that its calls hold or are about to take, by holder.
         l2_used_s: what the open step used before this claim; step_began_s: since when it is charged again.
     """
@@ -93,6 +94,7 @@ class Attempt:
     bugs: set[str] = field(default_factory=set)
     pending: list[asyncio.Future[steps.Ack]] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
+    written: dict[str, int] = field(default_factory=dict)
     locks: dict[str, HeldLock] = field(default_factory=dict)
     facts: str = ""
     ended_step: int = 0

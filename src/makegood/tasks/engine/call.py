@@ -143,7 +143,9 @@ class Calling:
         op = steps.start_calls(
             **self.attempt.fresh(), rows=[(self.run.row_id, self.row.effect != "read")], new_events=[event]
         )
-        self.attempt.heard(await self.attempt.env.store.do(op))
+        ack = await self.attempt.env.store.do(op)
+        self.attempt.heard(ack)
+        self.attempt.written[self.run.row_id] = ack.now_ms
         self.planned = False
 
     async def _try(self) -> Outcome | None:

@@ -19,6 +19,7 @@ from makegood.store.ops.leases import MAX_CONTINUATIONS
 from makegood.store.ops.runs import Cleaning
 from makegood.store.states import State
 from makegood.tasks.engine.attempt import Attempt
+from makegood.tasks.engine.salvage import salvage
 from makegood.tasks.engine.signals import Cancelled, EndRun, HandOver, LimitReached, ParkRun, Signal
 from makegood.tasks.latencies import sample
 from makegood.tasks.means import means_of
@@ -45,9 +46,13 @@ def crashed(message: str) -> Ended:
     return Ended(State.FAILED, "CRASHED", message)
 
 
-def distrusted(error: MakegoodError) -> EndRun:
+class Distrusted(EndRun):
     """A failover has lost what this run had written: its record is not to be trusted, so it ends."""
-    return EndRun("CRASHED", f"The store has lost acknowledged writes of this run: {error}"[:500])
+
+
+def distrusted(error: MakegoodError) -> Distrusted:
+    """That end, for what the store said."""
+    return Distrusted("CRASHED", f"The store has lost acknowledged writes of this run: {error}"[:500])
 
 
 async def conclude(attempt: Attempt, outcome: Ended | Signal) -> None:
@@ -58,6 +63,8 @@ async def conclude(attempt: Attempt, outcome: Ended | Signal) -> None:
         raise
     except MakegoodError as error:
         outcome = distrusted(error)
+    if isinstance(outcome, Distrusted):
+        await salvage(attempt)  # first, so that the end finds what has to be settled
     if isinstance(outcome, HandOver):
         await _hand_over(attempt)
     elif isinstance(outcome, ParkRun):

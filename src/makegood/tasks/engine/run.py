@@ -9,6 +9,7 @@ import time
 import orjson
 
 from makegood.errors import MakegoodError, RunNotFound, StaleFence, StoreUnreachable, ToolError
+from makegood.spawn import spawn
 from makegood.store.codes import OutOfOrder
 from makegood.store.ops import runs
 from makegood.store.ops.reads import read_steps
@@ -20,6 +21,7 @@ from makegood.tasks.engine.conclude import Ended, conclude, crashed, distrusted
 from makegood.tasks.engine.env import Env
 from makegood.tasks.engine.loop import run_loop
 from makegood.tasks.engine.response import Unusable, usable
+from makegood.tasks.engine.salvage import salvage
 from makegood.tasks.engine.signals import EndRun, Signal
 from makegood.tasks.engine.step import observed
 from makegood.tasks.flows import Flow, resolved, run_async
@@ -61,6 +63,11 @@ async def open_attempt(env: Env, claim: runs.Claim) -> Attempt:
 async def _load_past(attempt: Attempt) -> None:
     entries = await run_async(attempt.env.store, load_journal(attempt.run_id))
     attempt.entries = {entry.row_id: entry for entry in entries}
+    attempt.written = {
+        entry.row_id: entry.row.started_at_ms or 0
+        for entry in entries
+        if entry.row.status != "planned" and entry.row.undo is None  # what cleanup has touched is its own
+    }
     decisions = await run_async(attempt.env.store, _load_decisions(attempt.run_id, attempt.number))
     attempt.decisions = [decisions[number] for number in sorted(decisions)]
     attempt.positions = decisions
@@ -85,17 +92,29 @@ def _load_decisions(run_id: str, attempt: int) -> Flow[dict[int, Decision]]:
 
 async def execute(attempt: Attempt) -> None:
     """Execute an attempt to its end, its hand-over or its next attempt. Never raises for what a run does."""
+    at_once: list[asyncio.Task[None]] = []
+
+    def stopped() -> None:
+        """Before its bodies are quiet: until then, whoever claims a run whose claim was lost could make a call again."""
+        if attempt.cancel.cause == "disposed" and not attempt.env.draining.is_set():
+            at_once.append(spawn(salvage(attempt), name="salvage"))
+
+    leave = attempt.cancel.follow(stopped)
     try:
         outcome = await _outcome(attempt)
         await attempt.http.aclose()
         await conclude(attempt, outcome)
     except StaleFence as error:
         log.warning("%s", error)
+        await salvage(attempt)  # once more, with what has become of its calls
     except MakegoodError as error:
         log.error("run %s: its end could not be recorded: %s", attempt.run_id, error)
         attempt.env.report_bug(error, {"agent": attempt.agent.name, "run_id": attempt.run_id})
     finally:
+        leave()
         await attempt.http.aclose()
+        for task in at_once:
+            await task
 
 
 async def _outcome(attempt: Attempt) -> Ended | Signal:

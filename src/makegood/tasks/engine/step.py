@@ -121,8 +121,13 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
         new_events=[*attempt.take_events(), *_opening(decided, started)],
     )
     # The end of the step before is on its way on the same connection; the intent names it and is refused without it.
-    attempt.pending.append(attempt.env.store.send(op))
+    reply = attempt.env.store.send(op)
+    attempt.pending.append(reply)
     await attempt.drain_pending()
+    now_ms = reply.result().now_ms
+    for each in started:
+        if not each.planned:
+            attempt.written[each.run.row_id] = now_ms - round(each.run.key_age_s * 1000)
     attempt.sends, attempt.l2_used_s = Sends(), 0.0
 
 
@@ -166,9 +171,17 @@ async def _record(attempt: Attempt, decided: Decided, calls: list[asyncio.Task[O
         if waiting:  # the run is someone else's, or the store is gone: what still runs stops
             attempt.cancel.ask("disposed")
             await asyncio.wait(waiting)
-        for task in calls:  # the first error is raised; the others are heard
-            if task.done() and not task.cancelled():
-                task.exception()
+        for (
+            task
+        ) in calls:  # the first error is raised; the others are heard, and so is what became of the calls
+            if (
+                task.done()
+                and not task.cancelled()
+                and task.exception() is None
+                and not task.result().left_open
+            ):
+                entry = task.result().entry
+                attempt.entries[entry.row_id] = entry
     return [task.result() for task in calls]
 
 
