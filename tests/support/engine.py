@@ -201,17 +201,17 @@ class Pump:
     `on_cleaning` is told when a run is to be cleaned up: the first time, somebody has to be there for it.
     """
 
-    def __init__(self, on_cleaning: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self._workers: list[tuple[Runtime, ThreadPoolExecutor]] = []
         self._held: list[tuple[str, str]] = []
-        self._on_cleaning = on_cleaning
+        self.on_cleaning: Callable[[], None] = lambda: None
         self.sent: list[str] = []
 
     def wake(self, run_id: str, queue: str = RUNS_QUEUE) -> None:
         """What `Publisher.wake` does."""
         self.sent.append(run_id)
         if queue == CLEANUP_QUEUE:
-            self._on_cleaning()
+            self.on_cleaning()
         taking = [pair for pair in self._workers if pair[0].queue == queue and not pair[0].takes_nothing]
         if not taking:
             self._held.append((run_id, queue))
@@ -253,6 +253,7 @@ class Workers:
     cleans: bool = True
     alerts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     recycled: threading.Event = field(default_factory=threading.Event)
+    _first: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, *agents: Agent, slots: int = 8, **settings: Any) -> Runtime:
         """A worker that serves these agents."""
@@ -271,8 +272,19 @@ class Workers:
 
     def first_cleaner(self) -> None:
         """One, unless the test wants none or there is one."""
-        if self.cleans and not self.cleaners:
-            self.start_cleaner()
+        with self._first:
+            if self.cleans and not self.cleaners:
+                self.start_cleaner()
+
+    def end(self) -> None:
+        """Stop them all; from now on none comes by itself."""
+        with self._first:
+            self.cleans = False
+        everyone = [*self.runtimes, *self.cleaners]
+        for runtime in everyone:
+            self.pump.detach(runtime)
+        for runtime in everyone:
+            runtime.stop()
 
     def _make(
         self, served: Mapping[str, Agent], queue: str, slots: int, settings: Mapping[str, Any]
@@ -311,6 +323,20 @@ class Workers:
         run = self.enqueue(agent, value, **options)
         return run.wait(LONG_S), run
 
+    def leave(self, agent: Agent, value: Any = "go", **options: Any) -> tuple[Result, Run]:
+        """Run it where nobody cleans up, until that is all that is missing: the record is what its attempt left."""
+        self.cleans = False
+        if not self.runtimes:
+            self.start(agent)
+        run = self.enqueue(agent, value, **options)
+        return self.left(run), run
+
+    def left(self, run: Run) -> Result:
+        """The same for a run that is under way."""
+        assert not self.cleans
+        eventually(lambda: run.status() == "cleaning", "the run is to be cleaned up")
+        return run.result()
+
     def counters(self) -> Counter[str]:
         """All counters of the store, summed over the shards."""
         total: Counter[str] = Counter()
@@ -342,15 +368,12 @@ def worker(store_url: str, litellm: None) -> Iterator[Workers]:
     """Workers in this process, on an empty store."""
     with ExitStack() as stack:
         client = stack.enter_context(Client(store_url))
-        pump = Pump(lambda: workers.first_cleaner())
+        pump = Pump()
         client.publisher = pump  # type: ignore[assignment]
         workers = Workers(store_url, client, pump)
+        pump.on_cleaning = workers.first_cleaner
         yield workers
-        everyone = [*workers.runtimes, *workers.cleaners]
-        for runtime in everyone:
-            pump.detach(runtime)
-        for runtime in everyone:
-            runtime.stop()
+        workers.end()
 
 
 __all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "begun_anew", "calls", "events_of", "eventually", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip

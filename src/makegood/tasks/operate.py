@@ -10,7 +10,6 @@ import orjson
 
 from makegood.errors import Conflict, InvalidInput, MakegoodError, NotAllowed, RunNotFound, StoreUnreachable
 from makegood.store.ops import breakers, catalog, reads, review
-from makegood.store.ops.resources import read_resources
 from makegood.store.states import TERMINAL, State
 from makegood.tasks.flows import Flow, resolved
 from makegood.tasks.journal import Entry, closed, entries_from, load_journal
@@ -202,11 +201,7 @@ def clean_one(request: CleanupRequest, run_id: str, known: Mapping[str, Any]) ->
 
 def _clean_one(request: CleanupRequest, run_id: str, known: Mapping[str, Any]) -> Flow[dict[str, Any]]:
     check_run_id(run_id)
-    stored, rows, declared = yield [
-        reads.read_record(run_id),
-        reads.read_journal(run_id),
-        read_resources(run_id),
-    ]
+    stored, rows = yield [reads.read_record(run_id), reads.read_journal(run_id)]
     if not stored:
         raise RunNotFound(f"There is no run {run_id} in this store; check the id and the store's URL.")
     record = {name: value.decode(errors="replace") for name, value in stored.items()}
@@ -229,7 +224,7 @@ def _clean_one(request: CleanupRequest, run_id: str, known: Mapping[str, Any]) -
     if result not in ("requested", "would_request"):
         return _result(run_id, result, detail)
     entries = entries_from((yield from resolved(run_id, rows)))
-    left = yield from resources_left(run_id, declared)
+    left = yield from resources_left(run_id)
     return _result(
         run_id,
         result,

@@ -10,19 +10,16 @@ import orjson
 
 from makegood.errors import Conflict
 from makegood.store.ops import reads
-from makegood.store.ops.resources import StoredResource, read_resources
 from makegood.store.ops.review import read_audit
 from makegood.store.states import State
-from makegood.tasks.flows import Flow, resolved
+from makegood.tasks.flows import Flow
 from makegood.tasks.journal import Entry, load_journal, record
 from makegood.tasks.queries import load_record, load_state, newest_records
+from makegood.tasks.rollbacks import load_resources
 
 SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "started_at", "ended_at", "compensation",
          "idempotency_key", "attempt", "step")  # fmt: skip
 """Fields of the journal row that stand in an item."""
-
-ID_CHARS = 200
-"""Cleanup names a resource by so much of its id."""
 
 
 def list_reviews(agent: str | None, limit: int) -> Flow[list[dict[str, Any]]]:
@@ -42,8 +39,8 @@ def load_review(run_id: str) -> Flow[dict[str, Any]]:
             f"Run {run_id} is {stored['state']} and has no review; look at it with `makegood runs show {run_id}`."
         )
     entries = yield from load_journal(run_id)
-    audited, declared = yield [read_audit(run_id), read_resources(run_id)]
-    left = yield from resources_left(run_id, declared)
+    (audited,) = yield [read_audit(run_id)]
+    left = yield from resources_left(run_id)
     waits = stored["state"] == State.REVIEW
     items = [
         item_view(run_id, item, entries, waits and is_question(item, entries, left))
@@ -108,21 +105,17 @@ def whole_items(stored: Mapping[str, str], entries: Sequence[Entry]) -> list[dic
     return items
 
 
-def resources_left(run_id: str, declared: Sequence[StoredResource]) -> Flow[list[dict[str, str]]]:
-    """Kind and id of what was declared and stands neither rolled back nor accepted, newest first."""
-    left = [each for each in reversed(declared) if each.status in ("declared", "failed")]
-    bodies = yield from resolved(run_id, {each.key: each.body for each in left})
-    found = [orjson.loads(bodies[each.key]) for each in left]
-    return [{"kind": each["kind"], "id": each["id"]} for each in found]
+def resources_left(run_id: str) -> Flow[list[dict[str, str]]]:
+    """Kind and id of what was declared and stands neither rolled back nor accepted, newest first; passwords masked."""
+    declared = yield from load_resources(run_id)
+    return [{"kind": each.kind, "id": each.shown} for each in reversed(declared) if each.open]
 
 
 def is_question(item: Mapping[str, Any], entries: Sequence[Entry], left: Sequence[Mapping[str, str]]) -> bool:
     """Whether a person still has to say something, by what the call or the resource is now; `left`: resources."""
     if item["kind"] == "resource":
         named = item.get("resource") or {}
-        return any(
-            (each["kind"], each["id"][:ID_CHARS]) == (named.get("kind"), named.get("id")) for each in left
-        )
+        return any((each["kind"], each["id"]) == (named.get("kind"), named.get("id")) for each in left)
     entry = _entry_of(item, entries)
     if entry is None or item["kind"] == "poison":
         return True

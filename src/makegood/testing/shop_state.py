@@ -73,8 +73,8 @@ class Store:
     def _read(self, collection: str, name: str) -> Answer:
         if collection in self._held:
             if name.startswith(BY_KEY):
-                _, (_, made) = self._answers.get((collection, name.removeprefix(BY_KEY)), (None, (0, {})))
-                name = made.get("id", name)
+                known = self._answers.get((collection, name.removeprefix(BY_KEY)))
+                name = known[1][1]["id"] if known else name
             member = self._held[collection].get(name)
             return (404, {"error": f"there is no {name}"}) if member is None else (200, dict(member))
         number = sum(name.encode()) % 90 + 10

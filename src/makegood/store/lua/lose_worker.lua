@@ -32,7 +32,9 @@ local function lose_cleanup(id, key, f)
   if poison then redis.call('HSET', key, 'cl_poison', 1) end -- whoever claims it runs nothing of it and asks a person
   redis.call('HSET', key, 'fence', 'lost:' .. now, 'cl_suspect', suspect and 1 or 0)
   redis.call('HINCRBY', key, 'version', 1)
-  redis.call('ZADD', cleaning_key(f[4], suspect and '1' or '0'), now, id)
+  -- One that could not even be handed to a person is tried again once an hour: it neither spins nor vanishes.
+  local due = only ~= '' and f[19] and now + 3600000 or now
+  redis.call('ZADD', cleaning_key(f[4], suspect and '1' or '0'), due, id)
   if suspect then reply[2] = reply[2] + 1 end
   reply[#reply + 1] = id
 end
@@ -41,7 +43,7 @@ for _, id in ipairs(held) do
   local key = run_key(id)
   local f = redis.call('HMGET', key, 'state', 'worker', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',
     'continuations', 'cancel', 'process_deaths', 'open_calls', 'suspect', 'quarantine_deaths',
-    'cl_deaths', 'cl_alone', 'cl_open', 'cl_suspect', 'cannot_continue')
+    'cl_deaths', 'cl_alone', 'cl_open', 'cl_suspect', 'cannot_continue', 'cl_poison')
   let_go(id, worker)
   if (f[1] == 'running' or f[1] == 'stopping') and f[2] == worker then
     local open_calls, deaths, alone = tonumber(f[11] or 0), plus(f[10], 0), plus(f[13], 0)
