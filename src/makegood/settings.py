@@ -143,7 +143,7 @@ class Settings(BaseSettings):
         100,
         ge=1,
         le=10_000,
-        description="Runs in flight in one worker process.",
+        description="Runs in flight in one worker process; in the one for cleanup, cleanups.",
         json_schema_extra=_extra("number, 1 to 10000", "200"),
     )
     sync_threads: int = Field(

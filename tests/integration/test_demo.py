@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from makegood.cli.demo import show, show_numbers
-from makegood.cli.demo_scenes import Scene
+from makegood.cli.demo_play import Scene
 from support.cli import below, environment, gone, heard, started
 
 FOREIGN = {
@@ -28,7 +28,7 @@ def played() -> dict[str, Any]:
         heard(demo, "The worker is ready")
         processes = below(demo)
         assert {"valkey-server"} < {each.name() for each in processes}
-        out, err = demo.communicate(timeout=100)
+        out, err = demo.communicate(timeout=200)
     return {**json.loads(out), "code": demo.returncode, "err": err, "gone": gone(processes)}
 
 
@@ -39,12 +39,12 @@ def scene(played: dict[str, Any], title: str) -> dict[str, Any]:
 
 
 def test_every_claim_holds(played: dict[str, Any]) -> None:
-    """Exit code 0, five scenes, no claim that does not hold; settings and proxies of the user change nothing."""
+    """Exit code 0, seven scenes, no claim that does not hold; settings and proxies of the user change nothing."""
     claims = [claim for each in played["scenes"] for claim in each["claims"]]
     assert [claim["text"] for claim in claims if not claim["holds"]] == []
     assert (played["code"], played["ok"], played["err"]) == (0, True, "")
-    assert len(played["scenes"]) == 5
-    assert len(claims) >= 18
+    assert len(played["scenes"]) == 7
+    assert len(claims) >= 30
 
 
 @pytest.mark.contract("D6")
@@ -85,11 +85,43 @@ def test_a_retry_that_does_not_fit_is_skipped(played: dict[str, Any]) -> None:
     assert skipped["level"] == "run"
 
 
+@pytest.mark.contract("E3")
+@pytest.mark.contract("E9")
+def test_a_run_that_timed_out_is_undone(played: dict[str, Any]) -> None:
+    """Two bookings, two cancellations, the newest first, each under a key of its own; the shop holds none (E3, E9)."""
+    undone = scene(played, "A run times out")
+    (run,) = undone["runs"]
+    assert (run["state"], run["error"]["code"], run["attempts"]) == ("timed_out", "RUN_TIMEOUT", 1)
+    assert run["effects"] == {"not_started": 0, "committed": 0, "compensated": 2, "unknown": 0}
+    assert (undone["booked"], undone["held"]) == (2, [])
+    assert [path.partition("-")[0] for path in undone["cancelled"]] == ["/hotels/H", "/flights/F"]
+    assert len(set(undone["undo_keys"])) == 2
+    assert all(key.endswith(":undo") for key in undone["undo_keys"])
+
+
+@pytest.mark.contract("E8")
+@pytest.mark.contract("E11")
+def test_an_undo_that_fails_goes_to_a_person_whose_retry_finishes_it(played: dict[str, Any]) -> None:
+    """Three tries with waits between, no fourth; after the repair one more, and the run ends as it would have (E8, E11)."""
+    failed = scene(played, "An undo fails")
+    waits, ended = failed["runs"]
+    assert (waits["state"], ended["state"]) == ("requires_manual_review", "failed")
+    assert (waits["effects"]["compensated"], ended["effects"]["compensated"]) == (1, 2)
+    assert failed["hotel_requests"] == {"before": 3, "after": 1}
+    first_s, second_s = failed["gaps_s"]
+    assert 0.98 < first_s < 10
+    assert 1.98 < second_s < 20
+    (entry,) = failed["audit"]
+    assert (entry["action"], entry["actor"]) == ("retry", "demo")
+
+
 def test_the_numbers_add_up(played: dict[str, Any]) -> None:
     """What the store counts is what the shop and the model saw."""
     numbers = played["numbers"]
-    assert numbers["runs"] == {"succeeded": 4, "failed": 3}
+    assert numbers["runs"] == {"succeeded": 4, "failed": 4, "timed_out": 1}
     assert numbers["effects"]["committed"] == numbers["tickets"] + numbers["orders"] == 3
+    assert (numbers["effects"]["compensated"], numbers["effects"]["unknown"]) == (4, 0)
+    assert (numbers["cleaned"], numbers["reviewed"]) == (2, 1)
     assert numbers["seconds"] < 300
 
 
@@ -136,9 +168,11 @@ def test_a_person_reads_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     """One line per kind."""
     effects = {"not_started": 0, "committed": 2, "compensated": 0, "unknown": 0}
     numbers = {"runs": {"failed": 1, "succeeded": 2}, "steps": 5, "calls": 4, "effects": effects}
+    numbers |= {"cleaned": 2, "reviewed": 1}
     show_numbers(
         numbers | {"model_requests": 5, "shop_requests": 6, "seconds": 9.9, "ready_s": 5.1}, claims=7
     )
     out = capsys.readouterr().out
     assert "runs      3: 1 failed, 2 succeeded" in out
     assert "effects   0 not started, 2 committed, 0 compensated, 0 unknown" in out
+    assert "cleanup   2 runs cleaned up, 1 of them with a person's help" in out

@@ -102,7 +102,7 @@ def test_links_lead_to_files_that_are_there(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", ["agents.md", "tools.md"])
+@pytest.mark.parametrize("page", ["agents.md", "making_good.md", "tools.md"])
 def test_examples_run(page: str) -> None:
     """Every Python block of a page can be executed as it stands."""
     examples = blocks(read(f"docs/{page}"), "python")
@@ -114,5 +114,5 @@ def test_examples_run(page: str) -> None:
 def test_files_that_the_tour_names_exist() -> None:
     """Paths in the tour of the inside are relative to the package."""
     package = ROOT / "src" / "makegood"
-    for name in re.findall(r"`((?:cli|tasks|workers|store)/[\w/.]*)`", read("docs/internals.md")):
+    for name in re.findall(r"`((?:cleanup|cli|tasks|workers|store)/[\w/.]*)`", read("docs/internals.md")):
         assert (package / name).exists(), name

@@ -80,3 +80,35 @@ def test_reads_and_mistakes_are_answered(shop: Shop, client: httpx.Client) -> No
     assert client.get("/tickets/T-9").status_code == client.get("/nothing").status_code == 404
     assert post(client, customer="ada").status_code == 400
     assert shop.seen("POST", "/tickets")[0].body == LAMP
+
+
+@pytest.mark.parametrize(("path", "body"), [("/flights", {"customer": "ada", "to": "Oslo"}),
+                                            ("/hotels", {"customer": "ada", "city": "Oslo"})])  # fmt: skip
+def test_what_was_booked_can_be_cancelled(
+    shop: Shop, client: httpx.Client, path: str, body: dict[str, str]
+) -> None:
+    """Once: a second time it is not there. The next booking has another id."""
+    first = client.post(path, json=body).json()
+    assert [*shop.flights, *shop.hotels] == [first]
+    assert [client.delete(f"{path}/{first['id']}").status_code for _ in range(2)] == [200, 404]
+    assert [*shop.flights, *shop.hotels] == []
+    assert client.post(path, json=body).json()["id"] != first["id"]
+    assert client.delete(path).status_code == 404
+
+
+def test_members_can_fail_while_their_collection_works(shop: Shop, client: httpx.Client) -> None:
+    """A slash at the end of a fault's path leaves the requests that create alone."""
+    shop.fail("/tickets/", 500)
+    assert post(client, **LAMP).status_code == 201
+    assert client.delete("/tickets/T-1").status_code == 500
+    assert len(shop.tickets) == 1
+
+
+def test_what_was_created_is_found_by_its_key(client: httpx.Client) -> None:
+    """As a probe needs it: while it is there, and only under that key."""
+    assert client.get("/tickets/by-key/k").status_code == 404
+    made = post(client, "k", **LAMP).json()
+    assert client.get("/tickets/by-key/k").json() == made
+    assert client.get("/flights/by-key/k").status_code == 404
+    client.delete(f"/tickets/{made['id']}")
+    assert client.get("/tickets/by-key/k").status_code == 404

@@ -54,7 +54,8 @@ async def _undo(case: Case, row: Row) -> None:
         if status == "succeeded" or error is None:
             return
         if (status == "unknown" and not repeatable) or number >= TRIES:
-            message = f"The compensation of {row.tool} failed {number} times; the last error: {error.code}: {error.message}"
+            times = "once" if number == 1 else f"{number} times"
+            message = f"The compensation of {row.tool} failed {times}; the last error: {error.code}: {error.message}"
             _ask(case, row, error.code, message)
             return
         wait_s = WAITS_S[number - 1]

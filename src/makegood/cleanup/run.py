@@ -32,12 +32,10 @@ log = logging.getLogger("makegood.cleanup")
 
 
 async def open_case(env: Env, claim: Claim) -> Case:
-    """The case that a claim stands for, with everything the run has on record."""
+    """The case that a claim stands for, with the run's journal."""
     agent = env.agents[claim.record["agent"]]
     case = Case(env, agent, claim, pass_deadline(agent.timeouts.cleanup))
     case.entries = {entry.row_id: entry for entry in await run_async(env.store, load_journal(case.run_id))}
-    case.resources = await run_async(env.store, load_resources(case.run_id))
-    case.locks = await env.store.do(read_locks(case.run_id))
     return case
 
 
@@ -68,10 +66,17 @@ async def _work(case: Case) -> None:
     await settle(case)
     if case.waits_until_ms is not None or case.stops:
         return  # nothing is undone while something may still land
+    await _load_residue(case)
     await roll_back(case)
     await compensate(case)
     if not case.stops:
         await release(case)
+
+
+async def _load_residue(case: Case) -> None:
+    """Not before everything is settled: a repeat may declare resources and leave locks like any call."""
+    case.resources = await run_async(case.env.store, load_resources(case.run_id))
+    case.locks = await case.env.store.do(read_locks(case.run_id))
 
 
 async def _conclude(case: Case) -> None:
@@ -90,6 +95,7 @@ async def _conclude(case: Case) -> None:
     elif verdict.kind == "again":
         await _release(case, 0, used_pass=True)
     elif verdict.kind == "review":
+        await _load_residue(case)
         await release(case)
         await _review(case)
     else:

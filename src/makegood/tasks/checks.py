@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from makegood.errors import DeclarationError
 from makegood.tasks.records import ALL, Sentinel
 from makegood.tasks.rules.rows import Effect
-from makegood.tasks.schema import Arguments
+
+if TYPE_CHECKING:  # it loads pydantic, which a client does without
+    from makegood.tasks.schema import Arguments
 
 Identity = tuple[str, ...] | Literal[Sentinel.ALL]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from makegood.errors import ArgumentsInvalid
 from makegood.tasks.agent import Agent
 from makegood.tasks.masking import holds_mask
@@ -18,7 +20,9 @@ def means_of(agent: Agent, *, repeats: bool = True) -> MeansOf:
 
     def means(row: Row) -> Means:
         tool = agent.tools.get(row.tool)
-        return UNDECLARED if tool is None else _means(agent, tool, row, repeats)
+        if tool is None:  # it has left the agent, whose own policy then says whether its effects may stay
+            return replace(UNDECLARED, policy=agent.on_failure)
+        return _means(agent, tool, row, repeats)
 
     return means
 

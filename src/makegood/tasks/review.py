@@ -15,7 +15,6 @@ from makegood.store.states import State
 from makegood.tasks.flows import Flow
 from makegood.tasks.journal import Entry, load_journal, record
 from makegood.tasks.queries import load_record, load_state, newest_records
-from makegood.tasks.rollbacks import load_resources
 
 SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "started_at", "ended_at", "compensation",
          "idempotency_key", "attempt", "step")  # fmt: skip
@@ -107,6 +106,8 @@ def whole_items(stored: Mapping[str, str], entries: Sequence[Entry]) -> list[dic
 
 def resources_left(run_id: str) -> Flow[list[dict[str, str]]]:
     """Kind and id of what was declared and stands neither rolled back nor accepted, newest first; passwords masked."""
+    from makegood.tasks.rollbacks import load_resources  # pydantic: only where somebody looks at a review
+
     declared = yield from load_resources(run_id)
     return [{"kind": each.kind, "id": each.shown} for each in reversed(declared) if each.open]
 

@@ -70,6 +70,7 @@ class Boot:
                 pulse=self._pulse,
                 boot_id=self._boot_id,
                 queue=queues[0] if queues else RUNS_QUEUE,
+                also=queues[1:],
                 slots=slots,
             )
             self._runtime.start()

@@ -141,8 +141,9 @@ class CleanupJob:
         )
 
 
-def jobs_for(queue: str) -> tuple[Job, ...]:
-    """What a process on this queue takes; a quarantine process takes suspects of both kinds."""
-    if queue == CLEANUP_QUEUE:
-        return (CleanupJob(),)
-    return (RunJob(), CleanupJob()) if queue == QUARANTINE_QUEUE else (RunJob(),)
+def jobs_for(queues: Sequence[str]) -> tuple[Job, ...]:
+    """What a process on these queues takes; a quarantine process takes suspects of both kinds."""
+    if QUARANTINE_QUEUE in queues:
+        return (RunJob(), CleanupJob())
+    cleanup = (CleanupJob(),) if CLEANUP_QUEUE in queues else ()
+    return (RunJob(), *cleanup) if tuple(queues) != (CLEANUP_QUEUE,) else cleanup

@@ -12,7 +12,7 @@ from makegood.errors import MakegoodError
 from makegood.spawn import spawn
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import read_server
-from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE
+from makegood.tasks.wakeup import CLEANUP_QUEUE
 from makegood.workers.duties import cancels, cleanups, deaf, expired, leases, locks, parked, republish
 from makegood.workers.watch import Watch, look, trusted
 
@@ -84,14 +84,14 @@ class Maintenance:
 
     async def _announce_cleanups(self) -> None:
         runtime = self._runtime
-        if runtime.queue in (CLEANUP_QUEUE, QUARANTINE_QUEUE):
+        if CLEANUP_QUEUE in runtime.queues or runtime.quarantine:
             await cleanups.run_once(
                 runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine
             )
 
     async def _republish(self) -> None:
         runtime = self._runtime
-        if runtime.queue == CLEANUP_QUEUE:
+        if runtime.queues == (CLEANUP_QUEUE,):
             return
         await republish.run_once(
             runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from makegood.errors import MakegoodError, StaleFence
@@ -69,6 +69,7 @@ class Runtime:
         pulse: Callable[[], None] = lambda: None,
         boot_id: str | None = None,
         queue: str = RUNS_QUEUE,
+        also: Sequence[str] = (),
         slots: int | None = None,
     ) -> None:
         self.settings, self.agents = settings, agents
@@ -76,7 +77,8 @@ class Runtime:
         self.queue, self.quarantine = queue, queue == QUARANTINE_QUEUE
         self.slots = slots or settings.concurrency
         self.publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
-        self.jobs = jobs_for(queue)
+        self.queues = (queue, *also)
+        self.jobs = jobs_for(self.queues)
         self.attempts: dict[str, Work] = {}
         self.lag_s = 0.0
         self.answered_s = time.monotonic()
@@ -188,7 +190,7 @@ class Runtime:
             await store.do(
                 catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()})
             )
-            if self.queue != CLEANUP_QUEUE:  # it asks no model
+            if self.queues != (CLEANUP_QUEUE,):  # cleanup asks no model
                 await self.env.adapter.warm_up()
         self.answered_s = time.monotonic()
         self._maintenance = Maintenance(self)

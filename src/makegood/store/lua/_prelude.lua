@@ -211,7 +211,8 @@ local function finish(id, from, to, code, message, now)
   local unknown = tonumber(f[2] or 0) + tonumber(f[1] or 0)
   forget_cleaning(key)
   move(id, agent, from, to, enqueued_at)
-  redis.call('HSET', key, 'ended_at', now, 'error_code', code, 'error_message', message,
+  -- Who was lost meanwhile must not bring the run back to cleaning by another end of it.
+  redis.call('HSET', key, 'fence', 'ended:' .. now, 'ended_at', now, 'error_code', code, 'error_message', message,
     'fx_open', 0, 'fx_unknown', unknown, 'open_calls', 0, 'counted', 1)
   redis.call('ZADD', P .. 'retain', now, id)
   if not f[3] then count('runs_finished_total|' .. agent .. '|' .. to) end

@@ -47,7 +47,7 @@ async def _restore(attempt: Attempt, missing: Sequence[str]) -> None:
     )
     restored = await attempt.env.store.do(op)
     if restored.rows:
-        text = "run %s: the store has lost acknowledged writes; %d calls were put back, the run is %s"
+        text = "run %s: the store has lost acknowledged writes; calls put back: %d; the run is %s"
         log.error(text, attempt.run_id, restored.rows, restored.state)
     if restored.rows and restored.state == State.CLEANING:
         await attempt.env.publish_cleanup(attempt.run_id)
