@@ -39,7 +39,7 @@ def measure(chosen: argparse.Namespace) -> Outcome:
             ]
             names = [f"{tool}{n}-0" for tool in TOOLS for n in range(chosen.runs)]
             wait_until(lambda: all(begun_at(folder, name) for name in names))
-            with Host(server.url, processes=1, concurrency=slots, lease_s=chosen.lease, **env):
+            with Host(server.url, processes=1, concurrency=slots, cleaners=1, lease_s=chosen.lease, **env):
                 time.sleep(chosen.lease * 1.5 + 1)
                 sleeper.freeze()
                 Path(folder, "go").touch()

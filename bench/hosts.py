@@ -21,7 +21,7 @@ import redis
 
 from makegood import Client
 from makegood.store.keys import all_prefixes
-from makegood.tasks.wakeup import RUNS_QUEUE, WAKE_TASK, celery_config
+from makegood.tasks.wakeup import CLEANUP_QUEUE, RUNS_QUEUE, WAKE_TASK, celery_config
 from makegood.urls import broker_url_for
 
 HELD_QUEUE = "bench.held"
@@ -29,12 +29,19 @@ LONG_S = 120.0
 
 
 class Host:
-    """A started host: `processes` worker processes of `concurrency` slots each, under one supervisor."""
+    """A started host: processes of `concurrency` slots each, `processes` for runs and `cleaners` for cleanups."""
 
     def __init__(
-        self, url: str, *, processes: int, concurrency: int, lease_s: float = 10.0, **env: str
+        self,
+        url: str,
+        *,
+        processes: int,
+        concurrency: int,
+        cleaners: int = 0,
+        lease_s: float = 10.0,
+        **env: str,
     ) -> None:
-        self._url, self._processes = url, processes
+        self._url, self._processes = url, processes + cleaners
         self._env = {
             **os.environ,
             **env,
@@ -43,7 +50,7 @@ class Host:
             "MAKEGOOD_AGENTS": "bench.scripted:agent",
             "MAKEGOOD_LEASE_S": str(lease_s),
             "MAKEGOOD_LOG_LEVEL": "ERROR",
-            "BENCH_SLOTS": f"{processes} {concurrency}",
+            "BENCH_SLOTS": f"{processes} {cleaners} {concurrency}",
         }
         self._process: subprocess.Popen[str]
 
@@ -160,7 +167,7 @@ def main() -> None:
     from makegood.workers import process, runtime, supervisor
     from makegood.workers.children import Slot
 
-    count, concurrency = map(int, os.environ["BENCH_SLOTS"].split())
+    count, cleaners, concurrency = map(int, os.environ["BENCH_SLOTS"].split())
     gate = os.environ.get("BENCH_MODEL_GATE")
     runtime.litellm_adapter = lambda: InstantModel(
         gate=gate
@@ -169,6 +176,7 @@ def main() -> None:
     process.preload(model=False)
     _register_noop()
     slots = [Slot(RUNS_QUEUE, concurrency, number) for number in range(count)]
+    slots += [Slot(CLEANUP_QUEUE, concurrency, number) for number in range(cleaners)]
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     sys.exit(supervisor.Supervisor(slots, Settings.load(), env={}, announce="bench host ready").run())
 

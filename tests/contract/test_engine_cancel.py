@@ -70,12 +70,18 @@ def test_a_cancelled_model_request_is_closed_and_the_run_ends(worker: Workers, m
 
 @pytest.mark.contract("F3")
 @pytest.mark.parametrize(
-    ("effect", "status"), [("write", "unknown"), ("idempotent", "unknown"), ("read", "failed")]
+    ("effect", "status", "state"),
+    [
+        ("write", "unknown", "cleaning"),
+        ("idempotent", "unknown", "cleaning"),
+        ("read", "failed", "cancelled"),
+    ],
 )
 def test_a_call_that_is_cancelled_while_it_runs_is_aborted(
-    worker: Workers, model: MakeProvider, shop: MakeShop, effect: Any, status: str
+    worker: Workers, model: MakeProvider, shop: MakeShop, effect: Any, status: str, state: str
 ) -> None:
-    """ABORTED: for an effect it may have happened; a read never has one."""
+    """ABORTED: an effect may have happened, so the run has to be cleaned up; a read never has one."""
+    worker.cleans = False
     there = shop(Stall())
 
     @tool(effect=effect, identity=None if effect == "read" else ALL)
@@ -86,8 +92,9 @@ def test_a_call_that_is_cancelled_while_it_runs_is_aborted(
     worker.start(agent)
     run = worker.enqueue(agent)
     assert there.provider.arrived().wait(LONG_S)
-    assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
+    run.cancel()
     assert there.requests[0].connection.peer_closed.wait(LONG_S)
+    eventually(lambda: run.status() == state, f"the run is {state}")
     (row,) = run.journal()
     assert row["status"] == status
     assert row["error"]["code"] == "ABORTED"
@@ -140,13 +147,14 @@ def test_a_call_that_still_waits_for_a_thread_has_no_effect_when_it_is_cancelled
     """Two sync calls, one thread: the one that runs is ABORTED, the one that waits ABORTED_BEFORE_DISPATCH."""
     gate = Gate()
     agent = make_agent(model([calls(("hang", {}), ("hang", {}))]), gate.hang)
+    worker.cleans = False
     worker.start(agent, sync_threads=1)
     run = worker.enqueue(agent)
     assert gate.entered.wait(LONG_S)
     run.cancel()
     eventually(lambda: run.status() == "stopping", "the run is stopping")
     gate.let_go.set()
-    assert run.wait(LONG_S).state == "cancelled"
+    worker.left(run)
     rows = run.journal()
     assert [row["error"]["code"] for row in rows] == ["ABORTED", "ABORTED_BEFORE_DISPATCH"]
     assert [row["status"] for row in rows] == ["unknown", "aborted_before_dispatch"]
@@ -158,7 +166,7 @@ def test_a_call_that_still_waits_for_a_thread_has_no_effect_when_it_is_cancelled
 def test_work_that_does_not_stop_is_shown_with_the_call_it_hangs_in_and_is_never_reported_as_finished(
     worker: Workers, model: MakeProvider
 ) -> None:
-    """cancel(wait) gives up with the name of the call; the run is stopping until the thread returns, then cancelled."""
+    """cancel(wait) gives up with the name of the call; the run is stopping until the thread returns, then cleaned up."""
     gate = Gate()
     agent = make_agent(model([calls(("hang", {}))]), gate.hang)
     worker.start(agent)
@@ -179,9 +187,13 @@ def test_work_that_does_not_stop_is_shown_with_the_call_it_hangs_in_and_is_never
     assert later["state"] == "stopping"
     assert len(events_of(run, "run.stopping")) == 1
     assert not gate.returned.is_set()
+    assert not worker.cleaners
     gate.let_go.set()
-    assert run.wait(LONG_S).state == "cancelled"
+    result = run.wait(LONG_S)
     assert gate.returned.is_set()
+    assert result.state == "requires_manual_review", "a write that may have happened"
+    assert result.error is not None
+    assert result.error.code == "CANCELLED"
 
 
 @pytest.mark.contract("F7")
@@ -299,16 +311,22 @@ def test_after_a_cancelled_tool_step_every_call_has_its_outcome_in_the_journal(
         return (await ctx.http.post(there.url)).json() if n == 1 else "quick"
 
     agent = make_agent(model([calls(("ask", {"n": 1}), ("ask", {"n": 2}))]), ask)
+    worker.cleans = False
     worker.start(agent)
     run = worker.enqueue(agent)
     eventually(lambda: "quick" in [row["response"] for row in run.journal()], "B has ended")
     assert there.provider.arrived().wait(LONG_S)
-    run.cancel(wait=True, timeout=LONG_S)
+    run.cancel()
+    effects = worker.left(run).effects
     first, second = run.journal()
     assert (first["status"], second["status"]) == ("unknown", "succeeded")
     assert first["ended_at"]
-    effects = run.result().effects
     assert (effects.committed, effects.unknown) == (1, 1)
+    worker.start_cleaner()
+    assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
+    first, second = run.journal()
+    assert (first["status"], first["error"]["code"]) == ("succeeded", "ABORTED")
+    assert second["error"] is None
 
 
 @pytest.mark.contract("F5")

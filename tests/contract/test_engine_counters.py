@@ -62,13 +62,15 @@ def test_after_a_mixed_load_with_repeats_the_counters_equal_a_recount(
     for thread in threads:
         thread.join(LONG_S)
     ends = Counter(result.state for result in results)
-    assert ends == Counter(succeeded=11, failed=5, timed_out=2, cancelled=1)
+    assert ends == Counter(succeeded=11, failed=3, requires_manual_review=2, timed_out=2, cancelled=1)
 
     counted = worker.counters()
     assert counted["runs_enqueued_total|a"] == 19
     assert counted["runs_deduplicated_total|a"] == 18
     finished = {k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("runs_finished_total|")}
-    assert finished == ends
+    assert finished == {state: n for state, n in ends.items() if state != State.REVIEW}
+    reviews = {k: n for k, n in counted.items() if k.startswith("reviews_total|a|")}
+    assert sum(reviews.values()) == ends[State.REVIEW]
     retried = Counter(result.state for result in results if result.attempts > 1)
     assert {
         k.rpartition("|")[2]: n for k, n in counted.items() if k.startswith("retried_runs_total|")
@@ -106,17 +108,26 @@ def test_the_effects_of_a_result_equal_a_recount_of_its_journal(worker: Workers,
 
 
 @pytest.mark.contract("I2")
-@pytest.mark.parametrize(("policy", "cleaned"), [("rollback", "no"), ("keep", "yes")])
+@pytest.mark.parametrize(
+    ("policy", "state", "cleaned"),
+    [("rollback", "requires_manual_review", "no"), ("keep", "timed_out", "yes")],
+)
 def test_a_timed_out_run_whose_effects_stand_against_its_policy_does_not_count_as_cleaned_up(
-    worker: Workers, model: MakeProvider, policy: str, cleaned: str
+    worker: Workers, model: MakeProvider, policy: str, state: str, cleaned: str
 ) -> None:
-    """The same effect is what `keep` wants, and what `rollback` would have undone."""
+    """The same effect is what `keep` wants, and what `rollback` would have undone if it could."""
+
+    @tool(effect="irreversible", identity=ALL)
+    async def print_label(ctx: Any) -> str:
+        return "printed"
 
     def script(request: RequestRecord) -> Behaviour:
-        return Stall() if request.results else calls(("act", {"n": 1}))
+        return Stall() if request.results else calls(("print_label", {}))
 
-    agent = make_agent(model(script), act, timeouts=limits(step=1.5), max_attempts=1, on_failure=policy)
+    agent = make_agent(
+        model(script), print_label, timeouts=limits(step=1.5), max_attempts=1, on_failure=policy
+    )
     result, _ = worker.run(agent)
-    assert (result.state, result.effects.committed, result.effects.unknown) == ("timed_out", 1, 0)
+    assert (result.state, result.effects.committed, result.effects.unknown) == (state, 1, 0)
     counted = {k: n for k, n in worker.counters().items() if k.startswith("timed_out_runs_total|")}
     assert counted == {f"timed_out_runs_total|a|{cleaned}": 1}

@@ -286,18 +286,25 @@ def test_three_tools_and_a_lost_reply_make_one_charge_and_one_mail(
     assert result.effects.committed == 3
 
 
-def test_under_rollback_a_timed_out_run_with_effects_does_not_begin_anew(
+@pytest.mark.contract("D4")
+def test_under_rollback_what_cannot_be_undone_stays_for_the_next_attempt_and_is_replayed(
     worker: Workers, model: MakeProvider
 ) -> None:
-    """Until cleanup is there such a run ends, with its effects listed as committed."""
+    """The irreversible mail of attempt 1 is no reason not to begin anew; attempt 2 does not send it again."""
     mail = recorder("irreversible")
-    provider = model(two_attempts([calls(("mail", {"to": "a"}))], [Reply("done")]))
-    result, _ = worker.run(make_agent(provider, mail, timeouts=BRIEF, on_failure="rollback"))
-    assert (result.state, result.attempts, result.effects.committed) == ("timed_out", 1, 1)
+    asks: Behaviour = calls(("mail", {"to": "a"}))
+    provider = model(two_attempts([asks], [asks, Reply("done")]))
+    result, run = worker.run(make_agent(provider, mail, timeouts=BRIEF, on_failure="rollback"))
+    assert (result.state, result.attempts, result.effects.committed) == ("succeeded", 2, 1)
+    assert len(mail.ran) == 1
+    assert len(events_of(run, "tool.replayed")) == 1
+    assert not events_of(run, "cleanup.started"), "there was nothing to undo"
 
 
-def test_a_run_that_would_succeed_with_an_open_unknown_does_not(worker: Workers, model: MakeProvider) -> None:
-    """A bug in a write is told once; the model says done; the run says that it is not known."""
+def test_a_run_that_would_succeed_with_an_unknown_that_nothing_can_settle_waits_for_a_person(
+    worker: Workers, model: MakeProvider
+) -> None:
+    """A bug in a write is told once; the model says done, which is kept; the run says that it is not known."""
 
     @tool(effect="write", identity=ALL)
     async def mail(ctx: Any) -> None:
@@ -305,8 +312,9 @@ def test_a_run_that_would_succeed_with_an_open_unknown_does_not(worker: Workers,
 
     provider = model([calls(("mail", {})), Reply("done")])
     result, _ = worker.run(make_agent(provider, mail))
-    assert result.state == "failed"
+    assert result.state == "requires_manual_review"
     assert result.effects.unknown == 1
     assert result.output == "done"
-    assert result.error is not None
-    assert "not known" in result.error.message
+    ((message, tags),) = worker.alerts
+    assert tags["tool"] == "mail"
+    assert "not known" in message

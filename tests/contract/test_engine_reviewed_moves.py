@@ -127,7 +127,7 @@ def test_a_call_that_may_be_repeated_is_left_open_when_the_grace_ends_and_goes_o
 def test_a_write_in_flight_when_the_grace_ends_is_unknown_and_not_repeated(
     worker: Workers, model: MakeProvider, shop: MakeShop
 ) -> None:
-    """ABORTED with an open effect; the run goes on elsewhere and cannot succeed."""
+    """ABORTED with an open effect; the run goes on elsewhere, cannot succeed, and waits for a person."""
     tools = Interrupted(shop().url)
     provider = model(lambda request: Reply("done") if request.results else calls(("charge", {})))
     made = make_agent(provider, *tools.tools)
@@ -139,7 +139,7 @@ def test_a_write_in_flight_when_the_grace_ends_is_unknown_and_not_repeated(
     assert (row["status"], row["error"]["code"]) == ("unknown", "ABORTED")
     worker.start(made)
     result = run.wait(LONG_S)
-    assert (result.state, result.effects.unknown) == ("failed", 1)
+    assert (result.state, result.effects.unknown) == ("requires_manual_review", 1)
     assert len(tools.tried["charge"]) == 1
 
 
@@ -162,7 +162,8 @@ def test_of_parallel_calls_those_that_may_be_repeated_go_on_and_the_others_are_u
     worker.start(made)
     result = run.wait(LONG_S)
     assert statuses(run) == {"charge": "unknown", "book": "succeeded", "look": "succeeded"}
-    assert (result.state, result.effects.unknown, result.effects.committed) == ("failed", 1, 1)
+    assert result.state == "requires_manual_review"
+    assert (result.effects.unknown, result.effects.committed) == (1, 1)
     assert {name: len(keys) for name, keys in tools.tried.items() if keys} == {
         "charge": 1,
         "book": 2,
@@ -266,13 +267,13 @@ def test_a_run_whose_claim_was_not_heard_of_is_adopted_once_and_not_after_its_en
 
     runtime._from_thread(beats)
     assert run.wait(LONG_S).state == "succeeded"
-    eventually(lambda: not runtime.attempts and not runtime._adopting, "it is forgotten")
+    eventually(lambda: not runtime.attempts and not runtime._adoptions._under_way, "it is forgotten")
     before = list(run.events())
     heard = threading.Event()
     runtime._from_thread(beats)
     runtime._from_thread(heard.set)
     assert heard.wait(LONG_S)
-    eventually(lambda: not runtime._adopting, "the beats are dealt with")
+    eventually(lambda: not runtime._adoptions._under_way, "the beats are dealt with")
     assert not runtime.attempts
     assert list(run.events()) == before
     assert (len(ran), len(provider.requests)) == (1, 2)

@@ -196,7 +196,7 @@ def test_when_the_grace_ends_a_hung_call_is_given_up_and_its_outcome_is_unknown(
     if run.status() == "queued":
         worker.start(agent)
     result = run.wait(LONG_S)
-    assert result.state == "failed"
+    assert result.state == "requires_manual_review"
     assert result.effects.unknown == 1
     assert len(run.journal()) == 1
     let_go.set()

@@ -312,7 +312,7 @@ def test_a_tool_in_a_process_sends_the_headers_too(
 def test_what_would_end_a_process_ends_the_run_and_not_the_worker(
     worker: Workers, model: MakeProvider, kind: type[BaseException], is_async: bool
 ) -> None:
-    """MemoryError and the like in a tool: this run fails at once, the next one on the same worker succeeds."""
+    """MemoryError and the like in a tool: this run's work ends at once, the next one on the same worker succeeds."""
 
     @tool(effect="write", identity=ALL)
     async def explode(ctx: Any) -> None:
@@ -329,7 +329,7 @@ def test_what_would_end_a_process_ends_the_run_and_not_the_worker(
     provider = model(answer)
     agent = make_agent(provider, explode, explode_sync)
     result, run = worker.run(agent, "explode")
-    assert result.state == "failed"
+    assert result.state == "requires_manual_review", "its write may have happened"
     assert result.error is not None
     assert result.error.code == "BUG"
     assert len(provider.requests) == 1

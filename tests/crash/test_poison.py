@@ -8,13 +8,14 @@ from makegood.store.keys import prefix_of
 from makegood.store.ops.leases import lose_worker
 from support.crash import PATIENCE_S, Field
 from support.engine import eventually
+from support.made_good import assert_made_good
 
 
 @pytest.mark.contract("D8")
 @pytest.mark.parametrize("tool", ["poison", "poison_sync"])
 def test_a_run_that_kills_its_process_ends_alone_and_no_other_run_fails(ground: Field, tool: str) -> None:
-    """Two deaths make it a suspect; three more, alone in quarantine, end it. The runs beside it all succeed."""
-    worker = ground.worker(concurrency=10).ready()
+    """Two deaths make it a suspect; after three more, alone in quarantine, a person has it. The runs beside it all succeed."""
+    worker = ground.worker(concurrency=10, cleaners=1).ready()
     others = [ground.enqueue(["ticket", "wait_for_file"], ["ticket"], name=f"other{n}") for n in range(4)]
     eventually(lambda: ground.plan.count("waiting") >= 4, "the others are in a call", PATIENCE_S)
     bad = ground.enqueue([tool], name="bad")
@@ -22,11 +23,12 @@ def test_a_run_that_kills_its_process_ends_alone_and_no_other_run_fails(ground: 
     for other in others:
         (ground.plan.folder / f"{ground.tasks[other.id]['name']}.0.1.open").touch()
     result = bad.wait(PATIENCE_S)
-    assert (result.state, result.error and result.error.code) == ("failed", "CRASHED")
+    assert (result.state, result.error and result.error.code) == ("requires_manual_review", "CRASHED")
+    assert {item["kind"] for item in ground.client.review(bad.id)["items"]} == {"unknown", "poison"}
     assert result.crashes == 5
-    assert ground.plan.count("poison") == 5
+    assert ground.plan.count("poison") == 5, "cleanup does not send it again"
     assert "quarantine" in worker.log
-    ground.assert_clean(only=("succeeded", "failed"))
+    assert_made_good(ground)
     assert [other.result().state for other in others] == ["succeeded"] * 4
 
 

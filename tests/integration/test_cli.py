@@ -21,7 +21,7 @@ from makegood.tasks.agent import Agent
 from makegood.tasks.tool import tool
 from makegood.workers.embedded import EmbeddedServer
 from makegood.workers.embedded_process import free_port
-from support.cli import environment, heard, inside, makegood, started
+from support.cli import SERVED, environment, heard, inside, makegood, started
 
 LISTED = ["run_id", "agent", "state", "error", "attempts", "enqueued_at", "started_at", "ended_at"]
 NOWHERE = "00-00000000000000000000000000"
@@ -308,7 +308,8 @@ def test_a_server_that_does_not_answer_is_8(env: dict[str, str], store: SyncStor
     """The store; or the broker, and then the run is stored."""
     dead = f"redis://127.0.0.1:{free_port()}/0"
     assert makegood("runs", "list", "--url", dead).code == 8
-    assert "cannot be reached" in makegood("worker", "--queues", "cleanup", "--url", dead).sentence
+    worker = makegood("worker", "--queues", "cleanup", "--url", dead, env=env | SERVED)
+    assert "cannot be reached" in worker.sentence
     ran = inside("enqueue", "support", "hello", env={**env, "MAKEGOOD_BROKER_URL": dead})
     assert ran.code == 8
     (stored,) = inside("runs", "list", "--json", env=env).json

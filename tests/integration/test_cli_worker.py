@@ -17,7 +17,7 @@ import redis
 from makegood import Client
 from makegood.testing import Behaviour, Provider, Reply, RequestRecord
 from makegood.testing.shop import Shop
-from support.cli import below, environment, gone, heard, inside, makegood, started
+from support.cli import SERVED, below, environment, gone, heard, inside, makegood, started
 from support.servers import ServerFactory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -144,7 +144,7 @@ def test_the_example_of_the_readme_runs(worker: Worker) -> None:
 def test_a_second_worker_cannot_take_the_same_data_folder(worker: Worker) -> None:
     """Exit code 5, and the first one goes on."""
     data_dir = str(Path(worker.url.removeprefix("unix://")).parent)
-    env = environment(MAKEGOOD_DATA_DIR=data_dir)
+    env = environment(MAKEGOOD_DATA_DIR=data_dir, **SERVED)
     assert makegood("worker", "--embedded", "--queues", "cleanup", env=env).code == 5
     assert enqueue(worker, "plain", "hello").code == 0
 
@@ -200,11 +200,11 @@ def test_wrong_agents_are_one_sentence_and_2(
 def test_a_server_that_may_lose_writes_is_a_warning_and_refused_under_strict(
     fresh_server: ServerFactory,
 ) -> None:
-    """Without --strict the worker says so and serves; a worker for cleanup alone needs no agents."""
+    """Without --strict the worker says so and serves; here one for cleanup alone, which needs the agents as any other does."""
     server = fresh_server()
     with redis.Redis.from_url(server.url) as client:
         client.config_set("appendfsync", "everysec")
-    env = environment(MAKEGOOD_REDIS_URL=server.url)
+    env = environment(MAKEGOOD_REDIS_URL=server.url, **SERVED)
     refused = makegood("worker", "--queues", "cleanup", "--strict", env=env)
     assert refused.code == 1
     assert "appendfsync everysec" in refused.sentence

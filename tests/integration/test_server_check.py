@@ -31,6 +31,7 @@ def test_the_embedded_server_has_no_fault(store_url: str, decode: bool) -> None:
         "version",
         "scripts",
         "role",
+        "cluster",
         "durability",
         "eviction",
         "memory",

@@ -8,10 +8,22 @@ from makegood.errors import Conflict, RunNotFound
 from makegood.store import keys
 from makegood.store.codes import TooManyContinuations
 from makegood.store.ops import reads, sweep
-from makegood.store.ops.runs import cancel_run
+from makegood.store.ops.cleanup import end_cleanup, open_review
+from makegood.store.ops.review import read_audit, request_cleanup
+from makegood.store.ops.runs import Cleaning, cancel_run
 from makegood.store.states import State
+from support.review import claim_cleanup
 from support.store import AGENT, PREFIX, SHARD, World
 from support.store_ops import end, note, release
+
+
+def end_cleanup_of(world: World, state: State) -> None:
+    """The cleanup that is due is claimed and finds everything made good."""
+    held = claim_cleanup(world)
+    world.do(
+        end_cleanup(run_id=held.run_id, fence=held.fence, op=world.op(), target=state, code="", message="")
+    )
+    assert world.state(held.run_id) == state
 
 
 def cancel(world: World, run_id: str, actor: str = "ada") -> tuple[bool, str]:
@@ -144,8 +156,9 @@ def test_a_running_run_is_told_and_only_the_audit_log_says_who_asked(world: Worl
     assert cancel(world, held.run_id, actor="ada") == (True, "running")
     assert cancel(world, held.run_id, actor="bob") == (False, "running")
     assert world.do(reads.read_cancels(PREFIX)) == {held.run_id: "user"}
-    entries = [fields for _, fields in world.raw.xrange(f"{PREFIX}audit")]
-    assert [(fields[b"action"], fields[b"actor"]) for fields in entries] == [(b"cancel", b"ada")]
+    assert [(each["action"], each["actor"]) for each in world.do(read_audit(held.run_id))] == [
+        ("cancel", "ada")
+    ]
     shown = repr(world.raw.xrange(keys.events_key(held.run_id))) + repr(world.record(held.run_id))
     assert "ada" not in shown
     world.do(end(held, world.op(), State.CANCELLED))
@@ -175,14 +188,26 @@ def test_a_cancel_is_not_lost_when_the_run_is_let_go_of_at_that_moment(world: Wo
     assert world.state(held.run_id) == State.CANCELLED
 
 
-@pytest.mark.parametrize("state", ["cleaning", "requires_manual_review"])
-def test_a_run_that_is_being_made_good_cannot_be_cancelled(world: World, state: str) -> None:
-    """A conflict, and nothing is written."""
+def test_a_run_in_review_cannot_be_cancelled(world: World) -> None:
+    """A conflict, and nothing is written (invariant 18)."""
     run_id = world.enqueue()
-    world.put_in_state(run_id, State(state))
+    world.put_in_state(run_id, State.REVIEW)
     before = world.dump()
-    with pytest.raises(Conflict, match=state):
+    with pytest.raises(Conflict, match="requires_manual_review"):
         cancel(world, run_id)
+    assert world.dump() == before
+
+
+def test_a_cancel_during_cleaning_sets_the_verdict_and_stops_nothing(world: World) -> None:
+    """Once; who asked stands in the audit log (invariant 18)."""
+    run_id = world.enqueue()
+    world.put_in_state(run_id, State.CLEANING)
+    assert cancel(world, run_id) == (True, "cleaning")
+    assert world.state(run_id) == State.CLEANING
+    assert world.record(run_id)["cl_cancelled"] == "1"
+    assert world.do(reads.read_cancels(PREFIX)) == {}
+    before = world.dump()
+    assert cancel(world, run_id) == (False, "cleaning")
     assert world.dump() == before
 
 
@@ -216,26 +241,39 @@ def test_an_end_leaves_nothing_behind_in_the_indexes(world: World) -> None:
 @pytest.mark.contract("I2")
 @pytest.mark.parametrize("state", ["succeeded", "failed", "timed_out", "cancelled"])
 def test_a_run_counts_once(world: World, state: str) -> None:
-    """Whatever is repeated, and also when it is cleaned and ends again."""
-    held = world.running()
+    """Whatever is repeated, and also when an operator has it cleaned up and it ends again."""
+    held = world.settled()
     for _ in range(2):
-        world.do(end(held, "op-e", State(state)))
-    world.put_in_state(held.run_id, State.CLEANING)
-    world.do(end(held, "op-f", State.FAILED))
+        assert world.do(end(held, "op-e", State(state))) == state
+    asked = request_cleanup(run_id=held.run_id, undo_succeeded=True, actor="ada", reason="r")
+    world.do(asked)
+    assert world.state(held.run_id) == State.CLEANING
+    end_cleanup_of(world, State.FAILED)
     finished = {name: value for name, value in world.counters().items() if name.startswith("runs_finished")}
     assert finished == {f"runs_finished_total|{AGENT}|{state}": 1}
 
 
 @pytest.mark.contract("I2")
 def test_a_timed_out_run_with_nothing_to_clean_counts_as_cleaned(world: World) -> None:
-    """One with an effect of unknown outcome does not."""
-    clean, dirty = world.running(), world.in_step()
-    for held in (clean, dirty):
-        world.do(end(held, world.op(), State.TIMED_OUT))
-    counted = {name: value for name, value in world.counters().items() if name.startswith("timed_out")}
-    assert counted == {f"timed_out_runs_total|{AGENT}|yes": 1, f"timed_out_runs_total|{AGENT}|no": 1}
-    world.do(end(world.running(), world.op(), State.TIMED_OUT, left_to_undo=True))
-    assert world.counters()[f"timed_out_runs_total|{AGENT}|no"] == 2
+    """So does one that was cleaned up, once it is; one that waits for a person does not."""
+
+    def counted() -> dict[str, int]:
+        found = {name: value for name, value in world.counters().items() if name.startswith("timed_out")}
+        return {name.rpartition("|")[2]: value for name, value in found.items()}
+
+    dirty = Cleaning("timeout", State.TIMED_OUT, "policy")
+    assert world.do(end(world.running(), world.op(), State.TIMED_OUT)) == State.TIMED_OUT
+    assert counted() == {"yes": 1}
+    assert world.do(end(world.settled(), world.op(), State.TIMED_OUT, cleaning=dirty)) == State.CLEANING
+    assert counted() == {"yes": 1}
+    end_cleanup_of(world, State.TIMED_OUT)
+    assert counted() == {"yes": 2}
+    assert world.do(end(world.in_step(), world.op(), State.TIMED_OUT)) == State.CLEANING
+    held = claim_cleanup(world)
+    world.do(
+        open_review(run_id=held.run_id, fence=held.fence, op=world.op(), code="C", message="m", items=b"[]")
+    )
+    assert counted() == {"yes": 2, "no": 1}
 
 
 @pytest.mark.contract("I2")

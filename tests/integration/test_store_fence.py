@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from makegood.errors import Conflict, RunNotFound, StaleFence
+from makegood.errors import RunNotFound, StaleFence
 from makegood.store import keys
 from makegood.store.ops.args import NewEvent
+from makegood.store.ops.runs import Cleaning
 from makegood.store.states import State
 from support.store import SHARD, World
 from support.store_ops import FENCED, Fenced, Held, end, intent, note, outcome, plain, release, start
@@ -77,11 +78,25 @@ def test_an_unknown_run_is_not_found_and_leaves_nothing(world: World, fenced: Fe
 
 @every_operation
 def test_a_run_that_ended_takes_no_more(world: World, fenced: Fenced) -> None:
-    """The fence is still the last one, but the state forbids it."""
+    """Its fence ended with it."""
     held = fenced.ready(world)
-    world.do(end(held, world.op()))
+    if world.number(held.run_id, "open_calls"):
+        world.do(outcome(held, world.op(), "a"))
+    assert world.do(end(held, world.op())) == State.SUCCEEDED
     before = world.dump()
-    with pytest.raises(Conflict, match="is succeeded"):
+    with pytest.raises(StaleFence, match=held.run_id):
+        world.do(fenced.make(held, world.op()))
+    assert world.dump() == before
+
+
+@every_operation
+def test_a_run_that_is_to_be_cleaned_up_takes_no_more(world: World, fenced: Fenced) -> None:
+    """The fence of the attempt ended with the attempt: what hangs on in its worker adds nothing to what is undone."""
+    held = fenced.ready(world)
+    dirty = Cleaning("failure", State.FAILED, "policy")
+    assert world.do(end(held, world.op(), State.FAILED, cleaning=dirty)) == State.CLEANING
+    before = world.dump()
+    with pytest.raises(StaleFence, match=held.run_id):
         world.do(fenced.make(held, world.op()))
     assert world.dump() == before
 

@@ -99,7 +99,7 @@ def test_a_run_that_was_told_to_stop_ends_with_its_worker(world: World) -> None:
 
 @pytest.mark.contract("D8")
 def test_a_run_that_kills_its_process_twice_with_a_call_in_flight_goes_on_alone(world: World) -> None:
-    """It waits apart from the others, and only a quarantine process may take it; three deaths there end it."""
+    """It waits apart from the others, and only a quarantine process may take it; after three deaths there it is a person's."""
     held = world.running()
     held = crash(world, held)
     world.do(intent(held, world.op()))
@@ -110,9 +110,11 @@ def test_a_run_that_kills_its_process_twice_with_a_call_in_flight_goes_on_alone(
         assert world.claim(quarantine=True).run_id == held.run_id
         assert lose(world) == leases.Lost((held.run_id,), 1)
     assert world.claim(quarantine=True).run_id == held.run_id
-    assert lose(world) == leases.Lost((), 0)
-    assert world.state(held.run_id) == State.FAILED
-    assert world.record(held.run_id)["error_code"] == "CRASHED"
+    assert lose(world) == leases.Lost((held.run_id,), 0)
+    assert world.state(held.run_id) == State.CLEANING
+    record = world.record(held.run_id)
+    assert (record["error_code"], record["cl_target"]) == ("CRASHED", "requires_manual_review")
+    assert world.try_claim() is world.try_claim(quarantine=True) is None
     assert world.do(leases.count_suspects(PREFIX, [AGENT])) == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from makegood.errors import Conflict, StaleFence
+from makegood.errors import StaleFence
 from makegood.store.keys import lock_key, prefix_of
 from makegood.store.ops.locks import (
     Taking,
@@ -17,8 +17,9 @@ from makegood.store.ops.locks import (
 )
 from makegood.store.scripts import Op
 from makegood.store.states import State
+from support.review import claim_cleanup
 from support.store import World
-from support.store_ops import Held, acquire, register, release, unregister
+from support.store_ops import Held, acquire, end, register, release, unregister
 
 
 def give_back(held: Held, holder: str, name: str = "account") -> Op[bool]:
@@ -213,15 +214,16 @@ def test_who_gives_a_lock_back_takes_back_what_older_fences_registered(world: Wo
 
 
 def test_cleanup_takes_back_every_registration_of_a_name(world: World) -> None:
-    """In cleaning nothing is registered any more."""
+    """A run with a lock is cleaned up before it ends; what its attempt would register from now on is refused."""
     held = world.running()
     for holder in ("h1", "h2"):
         world.do(register(held, world.op(), holder=holder))
     world.do(register(held, world.op(), "other", "h3"))
-    world.put_in_state(held.run_id, State.CLEANING)
-    with pytest.raises(Conflict):
+    assert world.do(end(held, world.op())) == State.CLEANING
+    with pytest.raises(StaleFence):
         world.do(register(held, world.op(), holder="h4"))
-    world.do(unregister(held, world.op(), holder=None))
+    cleaner = claim_cleanup(world)
+    world.do(unregister(cleaner, world.op(), holder=None))
     assert world.do(read_locks(held.run_id)) == ["other"]
     assert world.number(held.run_id, "locks") == 1
     assert world.raw.scard(f"{prefix_of(held.run_id)}l:{held.run_id}") == 1

@@ -10,8 +10,9 @@ from makegood.store.ops.blobs import reference, spill
 from makegood.store.ops.resources import Settled, StoredResource, read_declared, read_resources
 from makegood.store.ops.runs import cancel_run
 from makegood.store.states import State
+from support.review import claim_cleanup
 from support.store import World
-from support.store_ops import Held, declare, note, release, settle
+from support.store_ops import Held, declare, end, note, release, settle
 
 
 def stored(world: World, held: Held) -> list[StoredResource]:
@@ -157,11 +158,16 @@ def test_only_a_cleanup_with_its_fence_records_a_roll_back(world: World) -> None
 
 
 @pytest.mark.contract("D9")
-def test_a_run_in_cleaning_declares_nothing(world: World) -> None:
-    """A body that hangs on cannot add to what is being rolled back."""
-    held = cleaning(world)
-    with pytest.raises(Conflict):
+def test_the_attempt_of_a_run_in_cleaning_declares_nothing(world: World) -> None:
+    """A body of its attempt that hangs on cannot add to what is being rolled back."""
+    held = world.running()
+    world.do(declare(held, world.op()))
+    assert world.do(end(held, world.op(), State.FAILED)) == State.CLEANING
+    cleaner = claim_cleanup(world)
+    with pytest.raises(StaleFence):
         world.do(declare(held, world.op(), "late"))
+    world.do(declare(cleaner, world.op(), "l"))
+    assert len(stored(world, held)) == 2, "a call that cleanup repeats does declare"
 
 
 def test_a_run_that_is_stopping_still_declares(world: World) -> None:

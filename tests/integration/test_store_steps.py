@@ -7,10 +7,11 @@ import itertools
 import orjson
 import pytest
 
-from makegood.store.codes import OutOfOrder
+from makegood.store.codes import OutOfOrder, Unsettled
 from makegood.store.ops import reads, steps
 from makegood.store.ops.args import NewEvent
 from makegood.store.ops.runs import cancel_run
+from makegood.store.states import State
 from support.store import World
 from support.store_ops import end, intent, note, outcome, release, start
 
@@ -113,7 +114,7 @@ def test_a_continued_attempt_finds_the_decision_and_may_not_replace_it(world: Wo
 
 def test_a_new_attempt_begins_with_step_one(world: World) -> None:
     """Its steps are kept apart from those of the earlier attempt."""
-    held = world.in_step()
+    held = world.settled()
     world.do(release(held, world.op(), continued=False))
     again = world.claim()
     world.do(intent(again, world.op(), decision=b'{"second":1}', rows=[]))
@@ -223,31 +224,42 @@ def test_a_planned_call_that_never_started_had_no_effect(world: World) -> None:
 def test_a_repeat_under_the_same_key_takes_the_place_of_the_first_try(
     world: World, left: str, before: tuple[int, ...]
 ) -> None:
-    """The next attempt repeats a call: in the end one effect is committed, and nothing is unknown."""
+    """A later step repeats a call: in the end one effect is committed, and nothing is unknown."""
     held = world.in_step([("a", "started")])
     if left != "started":
         world.do(outcome(held, world.op(), "a", status=left))
+    world.do(outcome(held, world.op(), ends=1))
     assert effects(world, held.run_id) == before
     began = world.do(reads.read_journal(held.run_id))["a.s"].split(b"|")[1]
-    world.do(release(held, world.op(), continued=False))
-    again = world.claim()
     world.wait_until_ms(int(began))
-    world.do(intent(again, world.op(), rows=[("a", "started")]))
+    world.do(intent(held, world.op(), step=2, rows=[("a", "started")]))
     assert effects(world, held.run_id) == (1, 0, 0, 0)
     key_since = world.do(reads.read_journal(held.run_id))["a.s"].split(b"|")[1]
     assert (key_since == began) == (left != "aborted_before_dispatch")
     assert world.row(held.run_id, "a") == ("started", "")
-    world.do(outcome(again, world.op(), "a", ends=1))
-    world.do(end(again, world.op()))
+    world.do(outcome(held, world.op(), "a", ends=2))
+    assert world.do(end(held, world.op())) == State.SUCCEEDED
     assert effects(world, held.run_id) == (0, 1, 0, 0)
 
 
-def test_what_is_open_when_a_run_ends_is_unknown(world: World) -> None:
-    """Every ended run carries its verdict on effects."""
+@pytest.mark.parametrize("left", ["started", "unknown"])
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.TIMED_OUT, State.CANCELLED])
+def test_a_run_does_not_end_and_does_not_begin_anew_with_an_open_effect(
+    world: World, left: str, state: State
+) -> None:
+    """Whatever its worker thinks: it is cleaned up first."""
     held = world.in_step([("a", "started"), ("c", "started"), ("b", "planned")])
     world.do(outcome(held, world.op(), "c"))
-    world.do(end(held, world.op()))
-    assert effects(world, held.run_id) == (0, 1, 1, 0)
+    if left == "unknown":
+        world.do(outcome(held, world.op(), "a", status="unknown"))
+    before = world.dump()
+    with pytest.raises(Unsettled):
+        world.do(release(held, world.op(), continued=False))
+    assert world.dump() == before
+    assert world.do(end(held, world.op(), state)) == world.state(held.run_id) == State.CLEANING
+    assert effects(world, held.run_id) == ((1, 1, 0, 0) if left == "started" else (0, 1, 1, 0))
+    assert "run.ended" not in world.events(held.run_id)
+    assert not [name for name in world.counters() if name.startswith("runs_finished_total")]
 
 
 def test_every_reply_tells_of_a_cancel(world: World) -> None:

@@ -15,7 +15,7 @@ def a_suspect(world: World) -> str:
     world.do(intent(held, world.op()))
     for _ in range(2):
         world.do(leases.lose_worker(PREFIX, "worker-1", only_expired=False, death=True))
-        if world.do(reads.read_suspect(held.run_id)):
+        if world.do(reads.read_whereabouts(held.run_id)).alone:
             return held.run_id
         assert world.claim().run_id == held.run_id
     raise AssertionError("two deaths make a suspect")
@@ -35,7 +35,7 @@ def test_a_suspect_that_is_let_go_of_without_a_proof_stays_one(world: World, tar
     if target == "parked":
         world.wait_until_ms(world.now_ms())
         assert world.do(sweep.sweep_parked(PREFIX)) == [run_id]
-    assert world.do(reads.read_suspect(run_id))
+    assert world.do(reads.read_whereabouts(run_id)).alone
     assert world.try_claim() is None
     assert alone(world).run_id == run_id
 
@@ -47,7 +47,7 @@ def test_a_suspect_whose_step_ended_in_quarantine_is_one_no_more(world: World) -
     held = alone(world)
     world.do(outcome(held, world.op(), "a", ends=1))
     world.do(release(held, world.op()))
-    assert not world.do(reads.read_suspect(run_id))
+    assert not world.do(reads.read_whereabouts(run_id)).alone
     assert world.try_claim(quarantine=True) is None
     assert world.claim().run_id == run_id
 

@@ -155,6 +155,52 @@ def test_a_store_that_fails_over_to_its_replica(
     print(f"scripts loaded into the old server: {commands}")
 
 
+def replicating(primary: Any, replica: Any) -> None:
+    """Make one server the replica of another, and wait until it has everything."""
+    primary.config_set("repl-diskless-sync-delay", 0)
+    replica.execute_command("REPLICAOF", "127.0.0.1", str(primary.connection_pool.connection_kwargs["port"]))
+    eventually(lambda: replica.info("replication")["master_link_status"] == "up", "it replicates", PATIENCE_S)
+    eventually(lambda: replica.dbsize() == primary.dbsize(), "it has everything", PATIENCE_S)
+
+
+@pytest.mark.contract("D6", "D9")
+def test_a_failover_that_loses_acknowledged_writes_doubles_no_effect(
+    make_field: MakeField, fresh_server: ServerFactory, store_url: str, gate: Gate
+) -> None:
+    """The replica that takes over has never heard of a claim; an effect was made under it meanwhile, and is asked about.
+
+    Runs whose calls may be repeated under their key go on as if nothing had been.
+    """
+    old, new = fresh_server(unix_socket=False), fresh_server(unix_socket=False)
+    gate.point_to(old.url)
+    field = make_field(gate.url, store_url)
+    field.plan.set("mid_tool", "hold", nth=1)
+    charged = field.enqueue(["charge"], name="charged")
+    with redis.Redis.from_url(old.url) as before, redis.Redis.from_url(new.url) as after:
+        replicating(before, after)
+        after.execute_command("REPLICAOF", "NO", "ONE")  # from here on it hears of nothing
+        field.worker(2, cleaners=1).ready()
+        field.plan.wait_fired("mid_tool")
+        assert [row["status"] for row in charged.journal()] == ["started"]
+        others = [field.enqueue(["late_ticket", "look"]) for _ in range(3)]
+        assert {run.wait(PATIENCE_S).state for run in others} == {"succeeded"}
+        kill(old)
+        began_s = time.monotonic()
+        gate.point_to(new.url)
+    result = charged.wait(PATIENCE_S)
+    print(f"failover -> with a person: {time.monotonic() - began_s:.1f} s")
+    assert result.state == "requires_manual_review"
+    assert (result.effects.unknown, result.effects.committed) == (1, 0)
+    assert [ticket["title"] for ticket in field.shop.tickets].count("charged.0.0") == 1
+    assert len(field.shop.keys("POST", "/tickets")) == 4
+    assert field.requests_for(charged) == {0: 1}
+    (row,) = charged.journal()
+    assert (row["status"], row["idempotency_key"]) == ("unknown", field.shop.keys("POST", "/tickets")[0])
+    (item,) = field.client.review(charged.id)["items"]
+    assert (item["kind"], item["tool"]) == ("unknown", "charge")
+    assert field.enqueue(["ticket"]).wait(PATIENCE_S).state == "succeeded"
+
+
 def test_connections_to_the_store_that_are_cut_at_random(
     make_field: MakeField, fresh_server: ServerFactory, store_url: str, gate: Gate
 ) -> None:

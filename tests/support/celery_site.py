@@ -51,13 +51,17 @@ class Site:
         self.model = Provider(lambda request: self.script(request)).start()  # noqa: PLW0108  # tests exchange it
         self.shop = Provider(self.serve).start()
 
-    def start(self, *, concurrency: int = 40, **settings: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *, queue: str = RUNS_QUEUE, concurrency: int = 40, **settings: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a worker process; returns once it consumes."""
-        process, ready = self.launch(concurrency=concurrency, **settings)
+        process, ready = self.launch(queue=queue, concurrency=concurrency, **settings)
         assert os.read(ready, 1), "the process ended before it was ready"
         return process
 
-    def launch(self, *, concurrency: int = 40, **settings: Any) -> tuple[subprocess.Popen[bytes], int]:
+    def launch(
+        self, *, queue: str = RUNS_QUEUE, concurrency: int = 40, **settings: Any
+    ) -> tuple[subprocess.Popen[bytes], int]:
         """Start a worker process; the file descriptor says when it consumes."""
         read_fd, write_fd = os.pipe()
         env = {key: value for key, value in os.environ.items() if not key.startswith("MAKEGOOD_")}
@@ -67,7 +71,7 @@ class Site:
             "MAKEGOOD_LOOP_LAG_MS": "60000",
             **{f"MAKEGOOD_{k.upper()}": str(v) for k, v in settings.items()},
         }
-        command = [sys.executable, "-m", "makegood.workers.process", "--queue", RUNS_QUEUE]
+        command = [sys.executable, "-m", "makegood.workers.process", "--queue", queue]
         command += ["--concurrency", str(concurrency), "--ready-fd", str(write_fd)]
         process = subprocess.Popen(command, env=env, pass_fds=(write_fd,), stdin=subprocess.DEVNULL)
         os.close(write_fd)

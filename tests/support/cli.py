@@ -21,6 +21,9 @@ from makegood.cli.exits import run
 END_S = 90.0
 """Far above what any command takes."""
 
+SERVED = {"MAKEGOOD_AGENTS": "support.celery_agents", "PYTHONPATH": str(Path(__file__).parents[1])}
+"""Environment of a worker that has agents, where it does not matter which."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:

@@ -30,7 +30,7 @@ from makegood import Client, Result
 from makegood.store import keys
 from makegood.store.states import TERMINAL
 from makegood.tasks.client import Run
-from makegood.tasks.wakeup import RUNS_QUEUE
+from makegood.tasks.wakeup import CLEANUP_QUEUE, RUNS_QUEUE
 from makegood.testing import Behaviour, Provider, Reply, RequestRecord
 from makegood.testing.faults import FaultPlan
 from makegood.testing.shop import Shop
@@ -54,7 +54,7 @@ def asks(*steps: Sequence[str], name: str) -> dict[str, Any]:
 
 def titles(task: dict[str, Any]) -> list[str]:
     """The tickets that a run has to make."""
-    makes = ("ticket", "late_ticket", "sync_ticket", "charge")
+    makes = ("ticket", "late_ticket", "sync_ticket", "boxed_ticket", "charge")
     steps = enumerate(task["plan"])
     return [f"{task['name']}.{n}.{i}" for n, step in steps for i, tool in enumerate(step) if tool in makes]
 
@@ -225,15 +225,22 @@ class Field:
         self,
         processes: int = 1,
         *,
+        cleaners: int = 0,
         concurrency: int = 20,
         constants: Mapping[str, float] | None = None,
         **settings: Any,
     ) -> Worker:
-        """Start a supervised worker with this many processes for runs; `constants` are set by their names below makegood."""
+        """Start a supervised worker with this many processes for runs and for cleanups.
+
+        `constants` are set by their names below makegood.
+        """
         log_path = self.folder / f"worker-{len(self.workers)}.log"
         order = {
             "kind": "supervisor",
-            "slots": [[RUNS_QUEUE, concurrency, number] for number in range(processes)],
+            "slots": [
+                *([RUNS_QUEUE, concurrency, number] for number in range(processes)),
+                *([CLEANUP_QUEUE, concurrency, number] for number in range(cleaners)),
+            ],
             "constants": dict(constants or {}),
             "env": self.env(**settings),
             "log": str(log_path),
@@ -264,10 +271,12 @@ class Field:
         self.workers.append(worker)
         return worker
 
-    def enqueue(self, *steps: Sequence[str], name: str | None = None, **options: Any) -> Run:
+    def enqueue(
+        self, *steps: Sequence[str], name: str | None = None, agent: str = AGENT, **options: Any
+    ) -> Run:
         """Enqueue a run that calls these tools, step by step."""
         task = asks(*steps, name=name or f"r{len(self.runs)}")
-        run = self.client.enqueue(AGENT, task, **options)
+        run = self.client.enqueue(agent, task, **options)
         self.tasks[run.id] = task
         self.runs.append(run)
         return run

@@ -23,7 +23,7 @@ from makegood.store.ops.breakers import server_time
 from makegood.store.scripts import Op, escaped, load_script, script_names
 from makegood.store.states import State
 from makegood.store.sync_store import SyncStore
-from support.store_ops import Held, intent
+from support.store_ops import Held, intent, outcome
 
 T = TypeVar("T")
 
@@ -157,6 +157,13 @@ class World:
         """A run in its first step with these rows (name, status), all with effects."""
         held = self.running()
         self.do(intent(held, self.op(), rows=rows))
+        return held
+
+    def settled(self) -> Held:
+        """A run whose first step has ended: one effect stands, one call never began, nothing is open."""
+        held = self.in_step()
+        self.do(outcome(held, self.op(), "a"))
+        self.do(outcome(held, self.op(), "b", status="aborted_before_dispatch", ends=1))
         return held
 
     def put_in_state(self, run_id: str, state: State) -> None:

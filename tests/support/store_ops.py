@@ -101,11 +101,11 @@ def release(held: Held, op: str, target: str = "queued", **over: Any) -> Op[Stat
 
 
 def end(held: Held, op: str, state: State = State.SUCCEEDED, **over: Any) -> Op[State]:
-    """The end of a run."""
+    """The end of a run; its run.ended comes from the script."""
     given: dict[str, Any] = {
         "output": b'"done"',
         "latencies": [Sample("run:support", 9, 1000)],
-        "new_events": [NewEvent("run.ended", {"state": str(state)})],
+        "new_events": [NewEvent("attempt.ended", {"code": None})],
     } | over
     return runs.end_run(run_id=held.run_id, fence=held.fence, op=op, state=state, **given)
 
@@ -177,10 +177,11 @@ FENCED = (
         "hand_over", lambda world: world.in_step(), lambda held, op: release(held, op, max_continuations=10)
     ),
     Fenced(
-        "next_attempt", lambda world: world.in_step(), lambda held, op: release(held, op, continued=False)
+        "next_attempt", lambda world: world.settled(), lambda held, op: release(held, op, continued=False)
     ),
     Fenced("park", lambda world: world.in_step(), lambda held, op: release(held, op, "parked")),
-    Fenced("end_run", lambda world: world.in_step(), end),
+    Fenced("end_run", lambda world: world.settled(), end),
+    Fenced("end_run_dirty", lambda world: world.in_step(), end),
 )
 
 

@@ -13,6 +13,7 @@ GOOD = ServerFacts(
     kind="Valkey",
     version="9.1.2",
     role="master",
+    cluster=False,
     append_only=True,
     fsync="always",
     write_ok=True,
@@ -26,9 +27,9 @@ GOOD = ServerFacts(
 
 
 def test_a_good_server_has_only_good_findings() -> None:
-    """Seven checks, all fine."""
+    """Eight checks, all fine."""
     assert {finding.level for finding in judge(GOOD)} == {"ok"}
-    assert len(judge(GOOD)) == 7
+    assert len(judge(GOOD)) == 8
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ def test_a_good_server_has_only_good_findings() -> None:
         ({"kind": "Valkey", "version": "7.2.5"}, "error", "version", "Valkey 7.2.5"),
         ({"version": ""}, "error", "version", "unknown version"),
         ({"role": "slave"}, "error", "role", "READONLY"),
+        ({"cluster": True}, "error", "cluster", "a node of a cluster"),
         ({"scripts": "NOPERM no"}, "error", "scripts", "NOPERM no"),
         ({"append_only": False}, "warn", "durability", "keeps no append-only file"),
         ({"fsync": "everysec"}, "warn", "durability", "appendfsync everysec"),

@@ -16,7 +16,7 @@ from makegood.settings import Settings
 from makegood.store import keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.scripts import Op
-from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE
+from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE
 from makegood.workers import boot as boot_module
 from makegood.workers import intake
 from makegood.workers.boot import Boot
@@ -44,16 +44,30 @@ def test_a_process_whose_threads_all_wait_for_a_claim_is_not_deaf() -> None:
 
 @pytest.mark.contract("D8")
 async def test_each_run_is_announced_on_the_queue_of_those_who_may_take_it(store_url: str) -> None:
-    """Suspects to quarantine, whoever lets go of them or finds them."""
-    suspect, other = keys.new_run_id(7), keys.new_run_id(7)
+    """Suspects of both kinds to quarantine, whoever lets go of them or finds them; who waits for nobody to none."""
+    fields = {
+        "suspect": ("state", "queued", "suspect", "1"),
+        "other": ("state", "queued"),
+        "cleans": ("state", "cleaning"),
+        "cleans_alone": ("state", "cleaning", "cl_suspect", "1"),
+        "ended": ("state", "succeeded"),
+    }
+    ids = {name: keys.new_run_id(7) for name in fields}
+    suspect, other = ids["suspect"], ids["other"]
     store = AsyncStore(store_url)
-    await store.do(Op(None, (), ("HSET", keys.run_key(suspect), "suspect", "1"), lambda reply: reply))
-    for queue in (RUNS_QUEUE, QUARANTINE_QUEUE):
+    for name, record in fields.items():
+        await store.do(Op(None, (), ("HSET", keys.run_key(ids[name]), *record), lambda reply: reply))
+    for queue in (RUNS_QUEUE, CLEANUP_QUEUE, QUARANTINE_QUEUE):
         sent: list[tuple[str, str]] = []
         publisher: Any = SimpleNamespace(wake=lambda *wake, sent=sent: sent.append(wake))
         wakes = Wakes(store, publisher, {}, queue)
-        await wakes.announce([suspect, other])
-        assert sent == [(suspect, QUARANTINE_QUEUE), (other, RUNS_QUEUE)]
+        await wakes.announce([*ids.values(), keys.new_run_id(7)])
+        assert sent == [
+            (suspect, QUARANTINE_QUEUE),
+            (other, RUNS_QUEUE),
+            (ids["cleans"], CLEANUP_QUEUE),
+            (ids["cleans_alone"], QUARANTINE_QUEUE),
+        ]
         await wakes.released(other)
         assert sent[-1] == (other, RUNS_QUEUE)
     await wakes.released(suspect)
@@ -105,12 +119,13 @@ def test_a_loop_that_is_stuck_ends_its_process_with_a_code_that_is_no_death(
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """What the server check finds; a process ends by SystemExit."""
+    """What the server check finds; a process has agents, and ends by SystemExit."""
     findings: list[Finding] = []
 
     def end(code: int) -> None:
         raise SystemExit(code)
 
+    monkeypatch.setattr(boot_module, "load_agents", lambda spec: {})
     monkeypatch.setattr(boot_module, "check_server", lambda client: findings)
     monkeypatch.setattr(os, "_exit", end)
     return findings

@@ -172,7 +172,8 @@ local function begin_cleaning(id, from, now, cause, target, ends_as, code, messa
   local told = redis.call('HGET', key, 'cancel')
   forget_cleaning(key)
   redis.call('HDEL', key, 'suspect', 'ended_at', 'cannot_continue', 'cancel')
-  if told and ends_as ~= 'cancelled' then redis.call('HSET', key, 'cl_cancelled', 1) end -- told meanwhile
+  -- Told meanwhile; a run that had ended otherwise before it heeded that keeps its end.
+  if told and not TERMINAL[from] and ends_as ~= 'cancelled' then redis.call('HSET', key, 'cl_cancelled', 1) end
   redis.call('HSET', key, 'fence', 'cleaning:' .. now, 'continued', 0, 'cl_cause', cause, 'cl_target', target,
     'cl_end', ends_as, 'cl_code', code, 'cl_message', message, 'cl_undo', undo, 'cl_at', now,
     'cl_passes', 0, 'error_code', code, 'error_message', message)

@@ -12,7 +12,8 @@ local floor = redis.call('GET', KEYS[2])
 if floor and n < tonumber(floor) then return {STALE_FENCE} end
 local f = redis.call('HMGET', KEYS[1], 'owner', 'n', 'fence', 'holder', 'until', 'token', 'given_back')
 local ends = tonumber(f[5] or 0)
-if f[7] == holder then return {1, tonumber(f[6]), now} end -- an old send of it; it was given back since
+-- An old send of it; it was given back since, perhaps by others after it.
+if f[7] and string.find(f[7], ',' .. holder .. ',', 1, true) then return {1, tonumber(f[6]), now} end
 if f[1] == run_id and tonumber(f[2]) > n then return {STALE_FENCE} end
 if f[1] and ends > now then
   if f[1] == run_id and f[3] == fence and f[4] == holder then return {1, tonumber(f[6]), ends} end
@@ -23,7 +24,6 @@ local token = math.max(tonumber(f[6] or 0) + 1, tonumber(t[1]) * 1000000 + tonum
 ends = now + tonumber(ARGV[5])
 redis.call('HSET', KEYS[1], 'owner', run_id, 'n', n, 'fence', fence, 'holder', holder,
   'until', string.format('%.0f', ends), 'token', string.format('%.0f', token))
-redis.call('HDEL', KEYS[1], 'given_back')
 -- The token outlives the lock: should the server's clock step back, the next one is larger still.
 redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[5]) + 3600000)
 return {1, token, ends}

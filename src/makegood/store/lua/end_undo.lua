@@ -16,10 +16,11 @@ local line, call = redis.call('HGET', journal, row .. '.u'), redis.call('HGET', 
 if not line then return {NOT_FOUND} end
 local now = now_ms()
 local was, began, _, last_op, tries, round = string.match(line, '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$')
-if last_op == op then return {1, now} end
+if last_op == op or is_known(id, op) then return {1, now} end -- it may be an old send, and the next try under way
 if was ~= 'started' then return {OUT_OF_ORDER, was, 0} end
 
 write_when_full()
+remember(id, op, now)
 redis.call('HSET', journal, row .. '.u', table.concat({status, began, now, op, tries, round}, '|'), row .. '.v', detail)
 redis.call('HDEL', key, 'activity', 'cl_open')
 count('compensations_total|' .. tool .. '|' .. status)

@@ -19,7 +19,7 @@ if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
 local now = now_ms()
 if ended_step > tonumber(f[4]) then return {OUT_OF_ORDER, f[4], f[5]} end
-local lines, again = {}, n_outcomes == 0 and is_known(id, op)
+local lines, again = {}, is_known(id, op)
 for i = 0, n_outcomes - 1 do
   local line = redis.call('HGET', journal, ARGV[outcomes + i * 5 + 1] .. '.s')
   if not line then return {NOT_FOUND} end

@@ -17,11 +17,12 @@ local was, last_op, tries, last_round, seq, since =
   string.match(line, '^([^|]*)|[^|]*|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$')
 tries = tonumber(tries)
 local over = was ~= 'declared' and was ~= 'failed'
-if last_op == op or over then return {1, tries, was} end
+if last_op == op or over or is_known(id, op) then return {1, tries, was} end
 
-write_when_full()
-if tonumber(last_round) ~= round then tries = 0 end
 local now = now_ms()
+write_when_full()
+remember(id, op, now)
+if tonumber(last_round) ~= round then tries = 0 end
 redis.call('HSET', declared, resource .. '.s', table.concat({status, now, op, tries + 1, round, seq, since}, '|'))
 if detail == '' then
   redis.call('HDEL', declared, resource .. '.v')

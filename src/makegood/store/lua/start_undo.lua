@@ -22,6 +22,7 @@ if line then
   local status, first, _, last_op, done, of = string.match(line, '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$')
   if status == 'succeeded' or status == 'kept' then return {0, now, status} end
   if last_op == op then return {1, now, tonumber(done)} end
+  if is_known(id, op) then return {0, now, status} end -- an old send of it: that try is over
   began = first
   if of == round then tries = tonumber(done) end
   if status == 'started' and of == round then lost = 1 end
@@ -30,6 +31,7 @@ tries = tries - lost
 if tries >= most then return {TOO_MANY, tries} end
 
 write_when_full()
+remember(id, op, now)
 redis.call('HSET', journal, row .. '.u', table.concat({'started', began, '', op, tries + 1, round}, '|'))
 redis.call('HSET', key, 'activity', activity, 'cl_open', 1)
 emit_all(id, f[3], n_events, events)

@@ -31,6 +31,8 @@ for i = 0, n_rows - 1 do
   local b = rows + i * 4
   local row, status, effect = ARGV[b + 1], ARGV[b + 3], ARGV[b + 4]
   local before = redis.call('HGET', journal, row .. '.s')
+  -- What was said of the call before must not be taken for this one's outcome when it is sent once more.
+  if before then remember(id, string.match(before, '^[^|]*|[^|]*|[^|]*|([^|]*)|'), now) end
   if before and effect == '1' then
     if string.find(before, '^unknown|') then was_unknown = was_unknown + 1 end
     if string.find(before, '^started|') then opened = opened - 1 end
