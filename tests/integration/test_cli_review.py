@@ -117,7 +117,7 @@ def test_a_decision_prints_the_state_and_is_audited(
     env: dict[str, str], world: World, how: str, state: str
 ) -> None:
     """With the version that was looked at; the same page a second time is a conflict."""
-    run_id = in_review(world, HOTEL)
+    run_id = in_review(world, BANNER)
     version = str(inside("review", "show", run_id, "--json", env=env).json["version"])
     ran = inside("review", how, run_id, *WHY, "--expected-version", version, "--json", env=env)
     assert (ran.code, ran.json) == (0, {"run_id": run_id, "state": state, "version": int(version) + 1})

@@ -19,12 +19,12 @@ from makegood import (
 )
 from makegood.store import keys
 from makegood.store.ops import catalog
-from makegood.store.ops.cleanup import open_review
+from makegood.store.ops.cleanup import open_review, settle_call
 from makegood.store.ops.runs import Cleaning
 from makegood.store.states import State
 from makegood.tasks import operate
 from makegood.workers.embedded_process import free_port
-from support.review import Made, claim_cleanup, ended, in_review, worked
+from support.review import Made, claim_cleanup, ended, in_review, item, worked
 from support.store import AGENT, SHARD, World, real_world
 from support.store_ops import declare, end, release, settle
 
@@ -126,6 +126,59 @@ def test_a_poison_run_asks_about_itself_and_about_what_was_under_way(client: Cli
     assert found["target"] == "failed"
 
 
+@pytest.mark.contract("E11")
+@pytest.mark.parametrize("kind", ["unknown", "compensation"])
+@pytest.mark.parametrize("undoing", ["failed", "unknown"])
+def test_once_undoing_a_call_has_begun_the_question_is_its_effect(
+    client: Client, world: World, undoing: Any, kind: str
+) -> None:
+    """Also of a call whose outcome is unknown: one answer closes the question, and until then no attempt is offered."""
+    half = Made("mail", status="unknown", undo=undoing)
+    for mark in ("done", "undone"):
+        run_id = in_review(world, half, items=[{**item(half), "kind": kind}])
+        found = client.review(run_id)
+        (asked,) = found["items"]
+        assert asked["question"].startswith("Undoing mail did not succeed.")
+        assert [each["means"].partition(":")[0] for each in asked["answers"]] == [
+            "the cause is repaired", "it may stay", "it is undone, by hand",
+        ]  # fmt: skip
+        assert [each["command"].split()[2] for each in found["decisions"]] == ["retry", "resolve"]
+        client.mark(run_id, half.call_key, mark, **WHO)
+        found = client.review(run_id)
+        assert not found["items"][0]["open"]
+        assert [each["command"].split()[2] for each in found["decisions"]] == ["retry", "resume", "resolve"]
+
+
+def test_an_undo_that_killed_its_processes_is_a_question(client: Client, world: World) -> None:
+    """Nobody could write it down; while the cleanup goes on again it is none."""
+    run_id = in_review(world, HOTEL, items=[], code="POISON", target=State.REVIEW)
+    assert [(each["kind"], each["open"]) for each in client.review(run_id)["items"]] == [
+        ("poison", True),
+        ("compensation", True),
+    ]
+    client.retry_cleanup(run_id, **WHO)
+    assert [each["kind"] for each in client.review(run_id)["items"]] == ["poison"]
+
+
+def test_a_call_found_without_effect_whose_undo_was_begun_is_a_question(client: Client, world: World) -> None:
+    """It may be gone because it was undone; a person makes sure that nothing is left."""
+    half = Made("mail", status="unknown", undo="failed")
+    run_id = in_review(world, half)
+    client.retry_cleanup(run_id, **WHO)
+    held = claim_cleanup(world)
+    named: dict[str, Any] = {"run_id": run_id, "fence": held.fence}
+    settled = settle_call(
+        **named, op=world.op(), row_id=half.row_id, tool="mail", status="failed", body=b"{}", tries=1
+    )
+    world.do(settled)
+    world.do(open_review(**named, op=world.op(), code="C", message="m", items=b"[]"))
+    found = client.review(run_id)
+    (asked,) = found["items"]
+    assert "Make sure that nothing of it is left" in asked["question"]
+    assert [each["means"] for each in asked["answers"]] == ["nothing of it is left"]
+    assert [each["command"].split()[2] for each in found["decisions"]] == ["retry", "resolve"]
+
+
 def test_a_resource_is_a_question_until_it_is_rolled_back(client: Client, world: World) -> None:
     """Cleanup names it by kind and id; a question about no call in particular can be retried, not marked."""
     held = worked(world, [Made("table", status="failed")])
@@ -180,7 +233,7 @@ def test_who_goes_on_with_the_run_is_woken(
     client: Client, world: World, how: str, state: str, queue: str | None
 ) -> None:
     """A decision answers with the state and version, and announces the run where it goes on."""
-    run_id = in_review(world, HOTEL)
+    run_id = in_review(world, BANNER)
     version = client.get(run_id).info()["version"]
     decided = getattr(client, how)(run_id, expected_version=version, **WHO)
     assert decided == {"run_id": run_id, "state": state, "version": version + 1}
@@ -403,7 +456,7 @@ def test_a_broker_that_is_away_is_asked_once(
 @pytest.mark.contract("E11")
 async def test_the_asyncio_client_does_the_same(store_url: str, world: World) -> None:
     """Lists, shows, marks, decides, cleans up, and tells who did."""
-    first, second, third = (in_review(world, HOTEL) for _ in range(3))
+    first, second, third = (in_review(world, each) for each in (HOTEL, BANNER, HOTEL))
     dirty = ended(world, HOTEL)
     async with AsyncClient(store_url) as client:
         assert {each["run_id"] for each in await client.reviews()} == {first, second, third}

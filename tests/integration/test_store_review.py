@@ -59,10 +59,7 @@ def requesting(run_id: str, *, undo_succeeded: bool = False, version: int | None
 def end_cleanup(world: World, state: State = State.FAILED) -> State:
     """Claim the cleanup that is due and end it."""
     held = claim_cleanup(world)
-    op = cleanup.end_cleanup(
-        run_id=held.run_id, fence=held.fence, op=world.op(), target=state, code=FAILED[0], message=FAILED[1]
-    )
-    return world.do(op)
+    return world.do(cleanup.end_cleanup(run_id=held.run_id, fence=held.fence, op=world.op(), target=state))
 
 
 def audited(world: World, run_id: str) -> list[tuple[str, str, str]]:
@@ -116,7 +113,7 @@ def test_a_cancel_that_came_during_the_cleanup_is_the_verdict_also_after_a_retry
         )
     )
     decide(world, run_id, "retry")
-    assert end_cleanup(world) == State.CANCELLED
+    assert end_cleanup(world, State.CANCELLED) == State.CANCELLED
 
 
 # --- resume ---------------------------------------------------------------------------------------------------------
@@ -125,7 +122,7 @@ def test_a_cancel_that_came_during_the_cleanup_is_the_verdict_also_after_a_retry
 @pytest.mark.contract("E11")
 def test_a_resumed_run_begins_a_new_attempt(world: World) -> None:
     """The error, the review and the deaths are forgotten; the journal and the counts stay."""
-    run_id = in_review(world, HOTEL, code="POISON")
+    run_id = in_review(world, BANNER, code="POISON")
     world.raw.hset(keys.run_key(run_id), mapping={"process_deaths": 4, "quarantine_deaths": 3})
     assert decide(world, run_id, "resume").state == State.QUEUED
     record = world.record(run_id)
@@ -149,6 +146,78 @@ def test_no_attempt_begins_while_an_outcome_is_unknown(world: World, call: Made)
         decide(world, run_id, "resume")
     assert world.dump() == before
     world.do(marking(run_id, call, "undone"))
+    assert decide(world, run_id, "resume").state == State.QUEUED
+
+
+def half_undone(world: World, call: Made, undoing: Any) -> str:
+    """A run in review whose undo of the call is under way (its worker was lost), has failed, or is in doubt."""
+    run_id = ended(world, call, cause="failure")
+    held = claim_cleanup(world)
+    named: dict[str, Any] = {"run_id": run_id, "fence": held.fence, "row_id": call.row_id}
+    start = cleanup.start_undo(**named, op=world.op(), round_=1, activity=b"{}")
+    assert [world.do(start).number for _ in range(2)] == [1, 1]
+    if undoing != "started":
+        end = cleanup.end_undo(
+            **named, op=world.op(), tool=call.tool, status=undoing, detail=b'{"error":null}'
+        )
+        for _ in range(2):
+            world.do(end)
+    world.do(
+        cleanup.open_review(
+            run_id=run_id, fence=held.fence, op=world.op(), code="C", message="m", items=b"[]"
+        )
+    )
+    return run_id
+
+
+@pytest.mark.contract("E11", "E9")
+@pytest.mark.parametrize("mark", ["done", "undone"])
+@pytest.mark.parametrize("undoing", ["started", "failed", "unknown"])
+@pytest.mark.parametrize("call", [Made("hotel"), MAIL, LOST], ids=["succeeded", "unknown", "started"])
+def test_no_attempt_begins_while_an_effect_may_be_half_undone(
+    fake: World, call: Made, undoing: str, mark: Any
+) -> None:
+    """It would go on as if the effect stood. A person says what is so, once; then the attempt may begin."""
+    run_id = half_undone(fake, call, undoing)
+    before = fake.dump()
+    with pytest.raises(Conflict, match="undoing was begun and not finished"):
+        decide(fake, run_id, "resume")
+    assert fake.dump() == before
+    assert fake.do(marking(run_id, call, mark)).became == ("kept" if mark == "done" else "undone")
+    assert fake.number(run_id, "undo_open") == 0
+    assert decide(fake, run_id, "resume").state == State.QUEUED
+
+
+@pytest.mark.parametrize("undoing", ["started", "failed", "unknown"])
+def test_an_undo_that_succeeds_in_a_later_round_is_in_no_doubt_any_more(world: World, undoing: str) -> None:
+    """However many tries it took, it counts once."""
+    run_id = half_undone(world, HOTEL, undoing)
+    decide(world, run_id, "retry")
+    held = claim_cleanup(world)
+    assert undo(world, held, HOTEL, "failed") == 1
+    assert world.number(run_id, "undo_open") == 1
+    assert undo(world, held, HOTEL, "succeeded") == 2
+    assert world.number(run_id, "undo_open") == 0
+
+
+def test_a_call_without_effect_whose_undo_was_begun_is_somebodys_question(world: World) -> None:
+    """It is there no more because it never was, or because it was undone: a person makes sure, and its key is not used again."""
+    run_id = half_undone(world, MAIL, "unknown")
+    decide(world, run_id, "retry")
+    held = claim_cleanup(world)
+    named: dict[str, Any] = {"run_id": run_id, "fence": held.fence}
+    world.do(
+        cleanup.settle_call(
+            **named, op=world.op(), row_id=MAIL.row_id, tool="mail", status="failed", body=b"{}", tries=1
+        )
+    )
+    world.do(cleanup.open_review(**named, op=world.op(), code="C", message="m", items=b"[]"))
+    with pytest.raises(Conflict, match="undoing was begun"):
+        decide(world, run_id, "resume")
+    with pytest.raises(Conflict, match="had no effect, so none may stay"):
+        world.do(marking(run_id, MAIL, "done"))
+    assert world.do(marking(run_id, MAIL, "undone")).became == "undone"
+    assert effects(world, run_id) == {"open": 0, "unknown": 0, "committed": 0, "compensated": 1}
     assert decide(world, run_id, "resume").state == State.QUEUED
 
 
@@ -215,6 +284,10 @@ MARKS = [
     (BANNER, "done", "kept", {}),
     (BANNER, "undone", "undone", {"committed": -1, "compensated": 1}),
     (Made("half", undo="unknown"), "undone", "undone", {"committed": -1, "compensated": 1}),
+    (Made("sent", status="unknown", undo="failed"), "done", "kept", {"committed": 1, "unknown": -1}),
+    (Made("sent", status="unknown", undo="unknown"), "undone", "undone", {"compensated": 1, "unknown": -1}),
+    (Made("cut", status="started", undo="failed"), "done", "kept", {"committed": 1, "open": -1}),
+    (Made("cut", status="started", undo="failed"), "undone", "undone", {"compensated": 1, "open": -1}),
 ]
 
 
@@ -223,7 +296,7 @@ MARKS = [
 def test_a_mark_changes_the_row_and_the_counts_together(
     world: World, call: Made, mark: Literal["done", "undone"], became: str, change: dict[str, int]
 ) -> None:
-    """An unknown call is settled; the effect of one that succeeded is accepted, or stands no more."""
+    """An unknown call is settled; an effect whose undo was begun, or of a call that succeeded, may stay or stands no more."""
     run_id = in_review(world, call)
     before, version = effects(world, run_id), world.number(run_id, "version")
     was_undo = line(world, run_id, call, "u")
@@ -231,17 +304,22 @@ def test_a_mark_changes_the_row_and_the_counts_together(
     assert (marked.became, marked.version) == (became, version + 1)
     assert effects(world, run_id) == {name: n + change.get(name, 0) for name, n in before.items()}
     assert world.state(run_id) == State.REVIEW
-    if call.status == "succeeded":
+    assert line(world, run_id, call, "s")[0] == {"undone": call.status, "kept": "succeeded"}.get(
+        became, became
+    )
+    if became in ("kept", "undone"):
         status, _, _, _, tries, _ = line(world, run_id, call, "u")
         assert status == ("kept" if mark == "done" else "succeeded")
         assert tries == (was_undo[4] if was_undo else "0")
-        assert line(world, run_id, call, "s")[0] == "succeeded"
     else:
-        assert line(world, run_id, call, "s")[0] == became
-        assert line(world, run_id, call, "s")[4] == "1"
-        settled = "happened" if mark == "done" else "not_happened"
+        assert line(world, run_id, call, "u") == []
+    if call.status != "succeeded":
+        settled = {"undone": "compensated", "failed": "not_happened"}.get(became, "happened")
         assert world.counters()[f"unknown_outcomes_total|{call.tool}|{settled}"] == 1
-        assert world.number(run_id, "open_calls") == 0
+        assert line(world, run_id, call, "s")[4] == (
+            "0" if became == "undone" and call.status == "started" else "1"
+        )
+    assert (world.number(run_id, "open_calls"), world.number(run_id, "undo_open")) == (0, 0)
     assert world.counters()["operator_actions_total|mark|done"] == 1
     said = orjson.loads(world.raw.xrevrange(keys.events_key(run_id), count=1)[0][1][b"d"])
     outcomes = {"succeeded": "happened", "failed": "not_happened", "kept": "kept", "undone": None}
@@ -335,9 +413,8 @@ def test_a_run_that_was_cleaned_by_hand_keeps_its_end(world: World, state: State
     held = claim_cleanup(world)
     assert undo(world, held, HOTEL, "succeeded") == 1
     end = cleanup.end_cleanup(
-        run_id=run_id, fence=held.fence, op=world.op(), target=State(record["cl_target"]),
-        code=record["cl_code"], message=record["cl_message"],
-    )  # fmt: skip
+        run_id=run_id, fence=held.fence, op=world.op(), target=State(record["cl_target"])
+    )
     assert world.do(end) == state
     after = world.record(run_id)
     same = ("output", "error_code", "error_message", "state")
@@ -355,7 +432,7 @@ def asked_of(world: World, what: str, version: int | None = None) -> tuple[str, 
     if what == "cleanup":
         run_id = ended(world, HOTEL)
         return run_id, requesting(run_id, version=version)
-    run_id = in_review(world, HOTEL)
+    run_id = in_review(world, BANNER if what == "resume" else HOTEL)
     if what == "mark":
         return run_id, marking(run_id, HOTEL, "done", version)
     return run_id, review.decide_review(run_id=run_id, action=what, expected_version=version, **WHO)  # type: ignore[arg-type]
@@ -372,6 +449,39 @@ def test_a_repeated_decision_is_answered_once(world: World, what: str) -> None:
     before = world.dump()
     assert world.do(op) == first
     assert world.dump() == before
+
+
+@pytest.mark.contract("E11")
+def test_every_decision_keeps_its_answer_while_others_are_made(world: World) -> None:
+    """Of two people, or sent again after the next one: it is not applied with the meaning it would have by now."""
+    run_id = in_review(world, HOTEL, MAIL)
+    answered: list[tuple[Op[Any], Any]] = []
+
+    def asked(op: Op[Any]) -> None:
+        answered.append((op, world.do(op)))
+        before = world.dump()
+        assert [world.do(each) for each, _ in answered] == [answer for _, answer in answered]
+        assert world.dump() == before
+
+    asked(marking(run_id, MAIL, "done"))
+    asked(marking(run_id, HOTEL, "undone"))
+    for action in ("retry", "resume", "retry", "resolve"):
+        asked(review.decide_review(run_id=run_id, action=action, **WHO))  # type: ignore[arg-type]
+        if action == "resolve":
+            break
+        if action == "resume":
+            held = world.claim()
+            world.do(
+                end(held, world.op(), State.FAILED, cleaning=runs.Cleaning("failure", State.FAILED, "policy"))
+            )
+        held = claim_cleanup(world)
+        world.do(
+            cleanup.open_review(
+                run_id=run_id, fence=held.fence, op=world.op(), code="C", message="m", items=b"[]"
+            )
+        )
+    assert [answer.became for _, answer in answered[:2]] == ["succeeded", "undone"]
+    assert line(world, run_id, MAIL, "u") == []
 
 
 @pytest.mark.contract("E11")
@@ -457,7 +567,7 @@ def test_a_run_in_review_leaves_every_index_when_it_is_decided(world: World) -> 
         "resolve": f"{PREFIX}retain",
     }
     for action, wanted in lists.items():
-        run_id = in_review(world, HOTEL)
+        run_id = in_review(world, BANNER)
         decide(world, run_id, action)
         world.state(run_id)
         stands = [name for name in lists.values() if world.raw.zscore(name, run_id) is not None]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from makegood.cleanup.case import Case
+from makegood.cleanup.case import Case, Item
+from makegood.errors import MakegoodError
 from makegood.store.ops.cleanup import note_cleanup
-from makegood.tasks.body import BodyResult, Cut, OnHang, Raised, supervise
+from makegood.tasks.body import BodyResult, Cut, OnHang, Raised, Returned, supervise
 from makegood.tasks.http import CallFacts
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.failures import ToolFailure, classify_tool_error
 from makegood.tasks.runners import TaskBody, TaskRunning, ThreadBody
+
+LEASE_POLL_S = 0.05
 
 HANG_S = 15.0
 """Work that does not end so long after it was told to gets its process replaced, since nothing else can end it."""
@@ -42,15 +46,29 @@ class Place:
     activity: str
 
 
+async def reserve(case: Case, helper: Helper, place: Place) -> bool:
+    """A thread for a sync function, before anything says that it runs; False when the case stops first."""
+    if not helper.is_async:
+        waiting = TaskRunning(case.env.threads.reserve(), "slot")
+        if not isinstance(await _bounded(case, waiting, case.deadline, place, None), Returned):
+            case.out_of_time = True
+            return False
+    return True
+
+
 async def run_helper(
     case: Case, helper: Helper, place: Place, limit_s: float | None, on_give_up: OnHang | None = None
 ) -> BodyResult:
-    """Run it within its limit and what is left of the pass. `on_give_up` is told when its process is about to be replaced."""
+    """Run it within its limit and what is left of the pass, a sync one in the thread that was reserved.
+
+    `on_give_up` is told when its process is about to be replaced.
+    """
+    lost = await wait_for_lease(case)
+    if lost is not None:
+        if not helper.is_async:
+            case.env.threads.release()
+        return lost
     deadline = case.deadline.child(limit_s, time.monotonic(), "call")
-    if not helper.is_async:
-        waited = await _bounded(case, TaskRunning(case.env.threads.reserve(), "slot"), deadline, place, None)
-        if isinstance(waited, Cut):
-            return waited
     facts = CallFacts(case.run_id, place.key, deadline, case.env.may_act)
     where = {
         "run_id": case.run_id,
@@ -63,6 +81,31 @@ async def run_helper(
     else:
         body = ThreadBody(helper, facts, where, case.http, {}, case.env.threads)
     return await _bounded(case, body, deadline, place, on_give_up)
+
+
+async def wait_for_lease(case: Case) -> Cut | None:
+    """A worker that was frozen or cut off begins nothing before its lease is renewed (invariant 3); the cut when it stops first."""
+    while not case.stops:
+        if case.env.may_act():
+            await asyncio.sleep(0)  # whoever renewed it tells in this turn that the case is lost
+            if not case.cancel.asked:
+                return None
+        await pause(case, LEASE_POLL_S)
+    return Cut(None if case.cancel.asked else "run", case.cancel.cause)
+
+
+@contextlib.asynccontextmanager
+async def guarded(case: Case, item: Item) -> AsyncIterator[None]:
+    """What breaks about one call or resource is a question for a person, and does not stop the others (CONTRACT E8)."""
+    try:
+        yield
+    except MakegoodError:
+        raise
+    except Exception as error:
+        case.env.report_bug(error, {"agent": case.agent.name, "tool": item.tool, "run_id": case.run_id})
+        about = item.tool or (item.resource or {}).get("kind", "something")
+        message = f"The cleanup of {about} broke: {type(error).__name__}: {error}"[:500]
+        case.ask(replace(item, message=message))
 
 
 async def pause(case: Case, wait_s: float) -> None:
@@ -94,6 +137,7 @@ def hang_reporter(case: Case, place: Place, on_give_up: OnHang | None = None) ->
         if hung_s > HANG_S:
             if on_give_up is not None:
                 await on_give_up(hung_s)
+            case.uses_pass = True  # the process drains now, and that alone would cost nothing
             case.env.recycle(f"{place.activity} of run {case.run_id} does not end")
 
     return report

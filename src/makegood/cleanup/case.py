@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from makegood.store.ops.cleanup import note_cleanup
+from makegood.store.ops.cleanup import SentAgain, note_cleanup
 from makegood.store.ops.runs import Claim
 from makegood.store.states import State
 from makegood.tasks.agent import Agent
@@ -53,7 +53,8 @@ class Case:
         deadline: of this pass.
         items: what a person will have to decide, unless something else helps.
         waits_until_ms: when an unknown outcome may be settled that cannot be yet.
-        uses_pass: this wait counts as a pass.
+        uses_pass: what ends this pass counts as one: a wait for a breaker, or work that does not end.
+        may_undo: rows of unknown outcome whose compensation may run now.
         out_of_time: something was left for the next pass.
         on_stopping: set when something of it does not end; others may have its slot.
     """
@@ -70,6 +71,7 @@ class Case:
     items: list[Item] = field(default_factory=list)
     waits_until_ms: int | None = None
     uses_pass: bool = False
+    may_undo: set[str] = field(default_factory=set)
     out_of_time: bool = False
     on_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     means: MeansOf = field(init=False)
@@ -123,6 +125,11 @@ class Case:
         return int(record.get("lost_at") or record["cl_at"])
 
     @property
+    def repeat_lost_ms(self) -> int:
+        """When a worker of this cleanup was lost last; 0 when none was."""
+        return int(self.claim.record.get("cl_lost_at") or 0)
+
+    @property
     def stops(self) -> bool:
         """Whether nothing more may begin in this pass."""
         if not self.cancel.asked and not self.deadline.expired(time.monotonic()):
@@ -157,9 +164,13 @@ class Case:
         self.out_of_time = self.out_of_time or not fits
         return fits
 
-    async def note(self, activity: bytes) -> None:
+    async def note(self, activity: bytes, again: SentAgain | None = None) -> None:
         """Show what starts now, before it starts: it may hang, or kill this process."""
-        await self.env.store.do(note_cleanup(**self.fresh(), activity=activity))
+        await self.env.store.do(note_cleanup(**self.fresh(), activity=activity, again=again))
+
+    def repeats_of(self, row: Row) -> int:
+        """How often cleanup has sent the call again in this round."""
+        return row.repeats if row.repeats_round == self.round else 0
 
 
 def pass_deadline(limit_s: float | None) -> Deadline:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, failure_of, pause, run_helper
+from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, reserve, run_helper
 from makegood.cleanup.case import Case, Item
 from makegood.cleanup.repeat import recorded
 from makegood.store import faults
@@ -30,14 +30,18 @@ async def compensate(case: Case) -> None:
     for plan in plan_undo(case.rows, case.means, case.undoing, final=final):
         if case.stops:
             return
+        row = plan.row
+        if row.open and row_id(row.call_key, row.generation) not in case.may_undo:
+            continue  # a person is asked, or it may still land
         if plan.kind == "undo":
-            await _undo(case, plan.row)
+            async with guarded(case, Item("compensation", "BUG", "", row.call_key, row.generation, row.tool)):
+                await _undo(case, row)
         elif plan.why == "irreversible":
-            message = f"{plan.row.tool} succeeded, cannot be undone, and its run did not succeed."
-            _ask(case, plan.row, "IRREVERSIBLE", message, kind="irreversible")
+            message = f"{row.tool} succeeded, cannot be undone, and its run did not succeed."
+            _ask(case, row, "IRREVERSIBLE", message, kind="irreversible")
         elif plan.why == "no_compensation":
-            message = f"{plan.row.tool} has no compensation any more, so its effect cannot be undone."
-            _ask(case, plan.row, "NO_COMPENSATION", message)
+            message = f"{row.tool} has no compensation any more, so its effect cannot be undone."
+            _ask(case, row, "NO_COMPENSATION", message)
 
 
 async def _undo(case: Case, row: Row) -> None:
@@ -46,11 +50,16 @@ async def _undo(case: Case, row: Row) -> None:
         doubt = row.undo_error or RowError("UNDO_OUTCOME_UNKNOWN", "It is not known whether it was undone.")
         _ask(case, row, doubt.code, f"The compensation of {row.tool} may not be repeated: {doubt.message}")
         return
+    helper, place = _body_of(case, row)
     while not case.stops:
+        if not await reserve(case, helper, place):
+            return
         number = await _begin(case, row)
         if number is None:
+            if not helper.is_async:
+                case.env.threads.release()
             return
-        status, error = await _try(case, row)
+        status, error = await _try(case, row, helper, place)
         if status == "succeeded" or error is None:
             return
         if (status == "unknown" and not repeatable) or number >= TRIES:
@@ -83,25 +92,27 @@ async def _begin(case: Case, row: Row) -> int | None:
     return begun.number
 
 
-async def _try(case: Case, row: Row) -> tuple[Ending, RowError | None]:
+def _body_of(case: Case, row: Row) -> tuple[Helper, Place]:
+    undo = case.agent.tools[row.tool].compensation
+    assert undo is not None
+    fn = undo.fn
+    helper = Helper(f"{row.tool}.compensate", lambda ctx: fn(ctx, recorded(row)), undo.is_async)
+    key = f"{row.idempotency_key}:undo"
+    return helper, Place(row.call_key, row.attempt, row.step, key, f"the compensation of {row.tool}")
+
+
+async def _try(case: Case, row: Row, helper: Helper, place: Place) -> tuple[Ending, RowError | None]:
     """One try of a compensation that is `started`; its end is recorded before this returns.
 
     A worker that shuts down leaves it open: the next one repeats it under its key, and it counts as the same try.
     """
-    tool = case.agent.tools[row.tool]
-    undo = tool.compensation
-    assert undo is not None
-    call, op = recorded(row), case.op()
-    helper = Helper(f"{row.tool}.compensate", lambda ctx: undo.fn(ctx, call), undo.is_async)
-    key = f"{row.idempotency_key}:undo"
-    place = Place(row.call_key, row.attempt, row.step, key, f"the compensation of {row.tool}")
-    limit_s = case.agent.timeouts.compensation
+    op, limit_s, repeatable = case.op(), case.agent.timeouts.compensation, case.means(row).undo_repeatable
 
     async def give_up(hung_s: float) -> None:
         hung = RowError(
             "TIMEOUT", f"It did not end within its limit, nor {hung_s:.0f} s after it was told to."
         )
-        await _end(case, row, op, "failed" if undo.effect == "idempotent" else "unknown", hung)
+        await _end(case, row, op, "failed" if repeatable else "unknown", hung)
 
     result = await run_helper(case, helper, place, limit_s, give_up)
     if isinstance(result, Returned):
@@ -115,7 +126,7 @@ async def _try(case: Case, row: Row) -> tuple[Ending, RowError | None]:
         tags = {"agent": case.agent.name, "tool": row.tool, "run_id": case.run_id, "code": failure.code}
         case.env.report_bug(result.error, tags)
     error = RowError(failure.code, failure.message)
-    doubtful = undo.effect != "idempotent" and status_after(failure, "write") == "unknown"
+    doubtful = not repeatable and status_after(failure, "write") == "unknown"
     status: Ending = "unknown" if doubtful else "failed"
     await _end(case, row, op, status, error)
     return status, error

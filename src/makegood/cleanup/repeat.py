@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
 
-from makegood.cleanup.bodies import Place, hang_reporter, pause
+from makegood.cleanup.bodies import Helper, Place, hang_reporter, pause, reserve, wait_for_lease
 from makegood.cleanup.case import Case
 from makegood.store import faults
+from makegood.store.ops.cleanup import SentAgain
 from makegood.tasks.body import Cut, Raised, Returned, supervise
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.bodies import classify, needs_slot, start_body
 from makegood.tasks.engine.call import GATEWAY
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.engine.response import Unusable, usable
-from makegood.tasks.journal import Entry
+from makegood.tasks.journal import Entry, row_id
 from makegood.tasks.records import RecordedCall
 from makegood.tasks.rules.breaker import Rejected
 from makegood.tasks.rules.cleaning import PASSES, TRIES, WAITS_S
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.rows import Row
-from makegood.tasks.runners import TaskRunning
 
 BREAKER_PAUSE_S = 30.0
 """How long a cleanup waits for a breaker that an operator holds open."""
@@ -40,12 +41,12 @@ class Repeated:
 async def repeat(case: Case, row: Row) -> Repeated:
     """Up to three tries, as far as the tool's breaker lets them pass: while it is open the cleanup waits, without a slot."""
     tool = case.agent.tools[row.tool]
-    for number in range(TRIES):
+    for number in range(case.repeats_of(row), TRIES):
         owner = case.op()
         leave = await case.env.breakers.admit(tool.breaker, owner, case.agent.tool_timeout_s(tool))
         if isinstance(leave, Rejected):
             return _held_up(case, leave)
-        entry = await _repeat_once(case, row, owner)
+        entry = await _repeat_once(case, row, owner, number + 1)
         if entry is not None:
             return Repeated(entry)
         if number + 1 < TRIES:
@@ -65,13 +66,19 @@ def _held_up(case: Case, leave: Rejected) -> Repeated:
     return Repeated()
 
 
-async def _repeat_once(case: Case, row: Row, owner: str) -> Entry | None:
+async def _repeat_once(case: Case, row: Row, owner: str, number: int) -> Entry | None:
     tool = case.agent.tools[row.tool]
     run = ToRun(row, tool, tool.bind_recorded(row.args, {}), repeat=True)
     deadline = case.deadline.child(case.agent.tool_timeout_s(tool), time.monotonic(), "call")
-    await case.note(orjson.dumps({"activity": "repeating", "call_key": row.call_key, "tool": row.tool}))
+    again = SentAgain(row_id(row.call_key, row.generation), number, case.round)
+    shown = orjson.dumps({"activity": "repeating", "call_key": row.call_key, "tool": row.tool})
+    if needs_slot(run) and not await reserve(case, Helper(row.tool, run.tool.fn, False), _place(row)):
+        return None
+    await case.note(shown, again)
     faults.point("before_repeat")
     result = await _run(case, run, deadline)
+    if not isinstance(result, Returned):
+        await case.note(b"", again)  # closed now: from here on nothing more of it leaves
     await case.env.breakers.report(tool.breaker, case.agent.breaker, owner, _heard(result))
     if isinstance(result, Returned):
         return returned(case, row, result.value)
@@ -98,18 +105,22 @@ async def _run(case: Case, run: ToRun, deadline: Deadline) -> Returned | Raised 
     row = run.row
     attempt = Attempt(case.env, case.agent, case.claim, row.attempt, case.deadline, case.deadline.at_s, None)
     attempt.cancel, attempt.http = case.cancel, case.http
-    place = Place(row.call_key, row.attempt, row.step, row.idempotency_key, f"the repeat of {row.tool}")
-    how: dict[str, Any] = {
-        "deadline": deadline,
-        "cancel": case.cancel,
-        "abandon": case.env.abandon,
-        "on_hang": hang_reporter(case, place),
-    }
-    if needs_slot(run):
-        slot = await supervise(TaskRunning(case.env.threads.reserve(), "slot"), **how)
-        if not isinstance(slot, Returned):
-            return slot
-    return await supervise(start_body(attempt, run, deadline, repeat=True), **how)
+    lost = await wait_for_lease(case)
+    if lost is not None:
+        if needs_slot(run):
+            case.env.threads.release()
+        return lost
+    return await supervise(
+        start_body(attempt, run, deadline, repeat=True),
+        deadline=deadline,
+        cancel=case.cancel,
+        abandon=case.env.abandon,
+        on_hang=hang_reporter(case, _place(row)),
+    )
+
+
+def _place(row: Row) -> Place:
+    return Place(row.call_key, row.attempt, row.step, row.idempotency_key, f"the repeat of {row.tool}")
 
 
 def returned(case: Case, row: Row, value: Any) -> Entry:
@@ -126,7 +137,7 @@ def recorded(row: Row) -> RecordedCall:
     """The call as its probe or compensation sees it."""
     return RecordedCall(
         tool=row.tool,
-        args=row.args,
+        args=copy.deepcopy(dict(row.args)),  # what it does to them must not change what is sent again
         response=row.response,
         outcome="succeeded" if row.status == "succeeded" else "unknown",
         idempotency_key=row.idempotency_key,

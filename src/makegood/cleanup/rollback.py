@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, failure_of, pause, run_helper
+from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, reserve, run_helper
 from makegood.cleanup.case import Case, Item
 from makegood.errors import DeclarationError
 from makegood.store import faults
@@ -27,7 +27,11 @@ async def roll_back(case: Case) -> None:
     for plan in plan_rollback(known, case.rows, case.means, case.agent.on_failure, case.undoing):
         if case.stops:
             return
-        await _roll_back(case, by_key[plan.key])
+        declared = by_key[plan.key]
+        named = {"kind": declared.kind, "id": declared.shown}
+        item = Item("resource", "BUG", "", declared.call_key, declared.generation, resource=named)
+        async with guarded(case, item):
+            await _roll_back(case, declared)
 
 
 async def _roll_back(case: Case, declared: Declared) -> None:
@@ -60,6 +64,8 @@ async def _try(case: Case, declared: Declared, helper: Helper) -> tuple[int, Row
     key = f"{case.run_id}:{declared.call_key}:{declared.generation}:{declared.key}:undo"
     place = Place(declared.call_key, declared.attempt, declared.step, key, helper.name)
     shown = {"activity": "rolling_back", "kind": declared.kind, "id": declared.shown}
+    if not await reserve(case, helper, place):
+        return None
     await case.note(orjson.dumps(shown))
     faults.point("before_rollback")
     result = await run_helper(case, helper, place, limit_s)

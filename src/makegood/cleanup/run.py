@@ -15,6 +15,7 @@ from makegood.cleanup.rollback import roll_back
 from makegood.cleanup.settle import settle
 from makegood.errors import MakegoodError, StaleFence, StoreUnreachable
 from makegood.store import faults
+from makegood.store.codes import Unsettled
 from makegood.store.ops.args import NewEvent
 from makegood.store.ops.blobs import spill
 from makegood.store.ops.cleanup import end_cleanup, open_review, release_cleanup
@@ -37,6 +38,14 @@ async def open_case(env: Env, claim: Claim) -> Case:
     case = Case(env, agent, claim, pass_deadline(agent.timeouts.cleanup))
     case.entries = {entry.row_id: entry for entry in await run_async(env.store, load_journal(case.run_id))}
     return case
+
+
+async def refuse(env: Env, claim: Claim, message: str) -> None:
+    """A case that cannot be opened: its locks are freed, and a person has to look. Raises StaleFence and the like."""
+    case = Case(env, env.agents[claim.record["agent"]], claim, pass_deadline(None))
+    case.locks = await env.store.do(read_locks(case.run_id))
+    await release(case)
+    await _open_review(case, "BUG", message, [Item("poison", "BUG", message)])
 
 
 async def clean(case: Case) -> None:
@@ -63,8 +72,11 @@ async def _work(case: Case) -> None:
         )
         case.ask(Item("poison", "POISON", message))
         return
+    if case.passes_used >= PASSES:  # the last one did not end by itself
+        case.out_of_time = True
+        return
     await settle(case)
-    if case.waits_until_ms is not None or case.stops:
+    if case.waits_until_ms is not None or case.out_of_time or case.stops:
         return  # nothing is undone while something may still land
     await _load_residue(case)
     await roll_back(case)
@@ -81,7 +93,7 @@ async def _load_residue(case: Case) -> None:
 
 async def _conclude(case: Case) -> None:
     if case.cancel.asked:  # the worker shuts down, or another one has the case
-        await _release(case, 0, used_pass=False)
+        await _release(case, 0, used_pass=case.uses_pass)
         return
     verdict = decide_pass(
         unresolved=len(case.items),
@@ -102,11 +114,13 @@ async def _conclude(case: Case) -> None:
         await _end(case)
 
 
-async def _release(case: Case, due_in_ms: int, *, used_pass: bool) -> None:
+async def _release(case: Case, due_in_ms: int, *, used_pass: bool, target: State | None = None) -> None:
     shown = (
         b"" if due_in_ms == 0 else orjson.dumps({"activity": "settling", "for_s": round(due_in_ms / 1000, 1)})
     )
-    op = release_cleanup(**case.fresh(), due_in_ms=due_in_ms, used_pass=used_pass, activity=shown)
+    op = release_cleanup(
+        **case.fresh(), due_in_ms=due_in_ms, used_pass=used_pass, target=target, activity=shown
+    )
     faults.point("before_cleanup_release")
     await case.env.store.do(op)
     if due_in_ms == 0:
@@ -114,21 +128,24 @@ async def _release(case: Case, due_in_ms: int, *, used_pass: bool) -> None:
 
 
 async def _end(case: Case) -> None:
-    target, record = case.target, case.claim.record
+    target = case.target
     if target == State.QUEUED and not _attempt_may_begin(case):
-        target = State(record["cl_end"])
-    ends = target != State.QUEUED
+        # The end of the run undoes more than the way to another attempt: somebody looks again.
+        await _release(case, 0, used_pass=False, target=State(case.claim.record["cl_end"]))
+        return
     taken_s = time.monotonic() - case.began_s
     op = end_cleanup(
         **case.fresh(),
         target=target,
-        code=record.get("cl_code", "") if ends else "",
-        message=record.get("cl_message", "") if ends else "",
         latencies=[sample(f"cleanup:{case.agent.name}", taken_s)],
         new_events=[NewEvent("cleanup.ended", {"state": str(target), "result": "clean"})],
     )
     faults.point("before_cleanup_end")
-    state = await case.env.store.do(op)
+    try:
+        state = await case.env.store.do(op)
+    except Unsettled:  # a cancel came, which undoes more; it costs a pass, so that this has an end
+        await _release(case, 0, used_pass=True)
+        return
     faults.point("after_cleanup_end")
     log.info("run %s of agent %s is made good: %s", case.run_id, case.agent.name, state)
     if state == State.QUEUED:
@@ -188,6 +205,8 @@ async def _give_up_pass(case: Case, error: BaseException) -> None:
             await _release(case, 1000, used_pass=True)
         else:
             message = f"The cleanup failed: {type(error).__name__}: {error}"[:500]
+            await _load_residue(case)
+            await release(case)
             await _open_review(case, "BUG", message, [Item("poison", "BUG", message)])
     except MakegoodError as unheard:
         log.error("run %s: its cleanup could not be recorded: %s", case.run_id, unheard)

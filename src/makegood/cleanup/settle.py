@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, failure_of, pause, run_helper
+from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, reserve, run_helper
 from makegood.cleanup.case import Case, Item
 from makegood.cleanup.repeat import recorded, repeat, report_bug, returned
 from makegood.store import faults
@@ -28,14 +28,23 @@ async def settle(case: Case) -> None:
     for row in open_rows(case.rows):
         if case.stops:
             return
-        await _settle(case, row)
+        async with guarded(case, Item("unknown", "BUG", "", row.call_key, row.generation, row.tool)):
+            await _settle(case, row)
 
 
 async def _settle(case: Case, row: Row) -> None:
-    means, tried = case.means(row), Tried()
+    means, tried = case.means(row), Tried(repeated=case.repeats_of(row) >= TRIES)
     poison = case.claim.record.get("cl_cause") == "crash" and str(case.target) == "requires_manual_review"
     while not case.stops:
-        step = decide_settle(row, means, tried, now_ms=case.now_ms(), lost_ms=case.lost_ms, poison=poison)
+        step = decide_settle(
+            row,
+            means,
+            tried,
+            now_ms=case.now_ms(),
+            lost_ms=case.lost_ms,
+            repeat_lost_ms=case.repeat_lost_ms,
+            poison=poison,
+        )
         if step.move == "probe":
             known = await _probed(case, row)
             if known is None:
@@ -48,12 +57,15 @@ async def _settle(case: Case, row: Row) -> None:
             if answer.over:
                 return
             tried = replace(tried, repeated=True)
+            row = replace(row, sent_again_ms=case.now_ms())
         elif step.move == "not_done":
             await _record(case, Entry(replace(row, status="failed")), "probe")
             return
         else:
             if step.move == "wait":
                 case.wait_until(step.at_ms)
+            elif step.move == "undo":
+                case.may_undo.add(row_id(row.call_key, row.generation))
             elif step.move == "ask":
                 case.ask(_question(row))
             return
@@ -93,6 +105,8 @@ async def _ask_probe(case: Case, row: Row) -> Any:
     place = Place(
         row.call_key, row.attempt, row.step, f"{row.idempotency_key}:probe", f"the probe of {row.tool}"
     )
+    if not await reserve(case, helper, place):
+        return UNKNOWN
     await case.note(orjson.dumps({"activity": "probing", "call_key": row.call_key, "tool": row.tool}))
     faults.point("before_probe")
     result = await run_helper(case, helper, place, case.agent.timeouts.compensation)

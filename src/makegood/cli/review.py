@@ -72,7 +72,7 @@ def retry(state: State, run_id: str, actor: str | None, reason: str, expected_ve
 @store_options
 @click.pass_obj
 def resume(state: State, run_id: str, actor: str | None, reason: str, expected_version: int | None) -> None:
-    """Give the run a new attempt; refused while an outcome is unknown."""
+    """Give the run a new attempt; refused while an outcome is unknown or an undo is in doubt."""
     _decide(state, "resume", run_id, actor, reason, expected_version)
 
 
@@ -108,8 +108,8 @@ def mark(
 ) -> None:
     """Say what became of a call.
 
-    One whose outcome is unknown took effect (done) or did not (undone). The effect of one that succeeded may stay
-    (done) or was undone by hand (undone).
+    One whose outcome is unknown took effect (done) or did not (undone). The effect of one that succeeded, or whose
+    undo was begun, may stay (done) or was undone by hand (undone). A resource has no mark.
     """
     with state.client() as client:
         marked = client.mark(

@@ -58,6 +58,12 @@ def script_names() -> list[str]:
     return sorted(name[:-4] for name in found if name.endswith(".lua") and not name.startswith("_"))
 
 
+def load_all() -> None:
+    """Read every script now: what is installed while this process runs belongs to other arguments."""
+    for name in script_names():
+        load_script(name)
+
+
 def command(op: Op[Any]) -> tuple[Arg, ...]:
     """The command of an operation; its texts may still be without a UTF-8 form (`escaped`)."""
     if op.script is None:

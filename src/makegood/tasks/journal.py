@@ -64,7 +64,7 @@ def outcome_json(entry: Entry) -> bytes:
 
 def entries_from(fields: Mapping[str, bytes]) -> list[Entry]:
     """Rows from the store's fields (bodies resolved), in the order of their calls."""
-    ids = [name for name in fields if not name.endswith((".s", ".o", ".u", ".v"))]
+    ids = [name for name in fields if not name.endswith((".s", ".o", ".r", ".u", ".v"))]
     entries = [_entry(fields, name) for name in ids]
     return sorted(entries, key=lambda entry: (entry.row.position, entry.row.generation))
 
@@ -83,9 +83,18 @@ def _entry(fields: Mapping[str, bytes], name: str) -> Entry:
         tries=int(tries),
         started_at_ms=int(began) if began else None,
         ended_at_ms=int(ended) if ended else None,
+        **_repeats(fields.get(f"{name}.r")),
         **_undo(fields.get(f"{name}.u"), fields.get(f"{name}.v")),
     )
     return Entry(row, outcome.get("response_digest"))
+
+
+def _repeats(line: bytes | None) -> dict[str, Any]:
+    """How often cleanup has sent the call again, and when; empty when it has not."""
+    if line is None:
+        return {}
+    sent_ms, repeats, round_ = map(int, line.decode().split("|"))
+    return {"sent_again_ms": sent_ms, "repeats": repeats, "repeats_round": round_}
 
 
 def _undo(line: bytes | None, detail: bytes | None) -> dict[str, Any]:

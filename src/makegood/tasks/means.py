@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from makegood.errors import ArgumentsInvalid
 from makegood.tasks.agent import Agent
 from makegood.tasks.masking import holds_mask
 from makegood.tasks.rules.cleaning import UNDECLARED, Means, MeansOf
@@ -47,6 +46,6 @@ def _is_repeatable(tool: Tool, row: Row) -> bool:
         return False
     try:
         tool.bind_recorded(row.args, {})
-    except ArgumentsInvalid:
+    except Exception:  # a validator of the user's may raise anything
         return False
     return True

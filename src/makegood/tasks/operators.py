@@ -59,7 +59,11 @@ class Operator(Common):
     def resume(
         self, run_id: str, *, actor: str, reason: str, expected_version: int | None = None
     ) -> dict[str, Any]:
-        """Give a run in review a new attempt. Raises RunNotFound, InvalidInput, Conflict: also while a call is unknown."""
+        """Give a run in review a new attempt; what stands stays, resources too.
+
+        Returns run_id, state and version. Raises RunNotFound, InvalidInput, and Conflict: also while a call is unknown, an
+        undo was begun and not finished, or a lock is held.
+        """
         return self._decide(run_id, "resume", actor, reason, expected_version)
 
     def resolve(
@@ -81,8 +85,9 @@ class Operator(Common):
     ) -> dict[str, Any]:
         """Say what became of a call of a run in review.
 
-        One whose outcome is unknown took effect ("done") or did not ("undone"). The effect of one that succeeded may stay
-        ("done") or was undone by hand ("undone"). Without `generation` it is the newest row of that call key.
+        One whose outcome is unknown took effect ("done") or did not ("undone"). The effect of one that succeeded, or whose
+        undo was begun, may stay ("done") or was undone by hand ("undone"). Without `generation` it is the newest row of that
+        call key. A resource has no mark: repair the cause and retry; to leave it as it stands, resume or resolve.
 
         Returns run_id, call_key, generation, version, and what it `became`: succeeded, failed, kept, undone.
         Raises RunNotFound, Conflict, InvalidInput.

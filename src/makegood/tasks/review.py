@@ -15,6 +15,7 @@ from makegood.store.states import State
 from makegood.tasks.flows import Flow
 from makegood.tasks.journal import Entry, load_journal, record
 from makegood.tasks.queries import load_record, load_state, newest_records
+from makegood.tasks.rules.rows import Row
 
 SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "started_at", "ended_at", "compensation",
          "idempotency_key", "attempt", "step")  # fmt: skip
@@ -48,7 +49,7 @@ def load_review(run_id: str) -> Flow[dict[str, Any]]:
     return {
         **summary(stored),
         "items": items,
-        "decisions": _decisions(run_id, items) if waits else [],
+        "decisions": _decisions(run_id, entries) if waits else [],
         "journal": [record(entry) for entry in entries],
         "audit": audited,
     }
@@ -97,11 +98,18 @@ def whole_items(stored: Mapping[str, str], entries: Sequence[Entry]) -> list[dic
     if stored.get("rv_code") == "POISON" and not any(item["kind"] == "poison" for item in items):
         items.append({"kind": "poison", "code": "POISON", "message": stored.get("rv_message") or ""})
     asked = {(item.get("call_key"), item.get("generation")) for item in items}
+    goes_on = stored["state"] == State.CLEANING  # what is undone right now was no question
     for row in (entry.row for entry in entries):
-        if row.open and (row.call_key, row.generation) not in asked:
+        begun = undo_open(row) and not goes_on
+        if (row.open or begun) and (row.call_key, row.generation) not in asked:
             named = {"call_key": row.call_key, "generation": row.generation, "tool": row.tool}
-            items.append({"kind": "unknown", **named})
+            items.append({"kind": "compensation" if begun else "unknown", **named})
     return items
+
+
+def undo_open(row: Row) -> bool:
+    """Whether its undo was begun and has not succeeded: the effect may be half undone, and no attempt may rely on it."""
+    return row.undo in ("started", "failed", "unknown")
 
 
 def resources_left(run_id: str) -> Flow[list[dict[str, str]]]:
@@ -121,6 +129,8 @@ def is_question(item: Mapping[str, Any], entries: Sequence[Entry], left: Sequenc
     if entry is None or item["kind"] == "poison":
         return True
     row = entry.row
+    if undo_open(row):
+        return True
     return row.open if item["kind"] == "unknown" else row.has_effect and row.undo != "kept"
 
 
@@ -155,17 +165,20 @@ def _question(item: Mapping[str, Any], entry: Entry | None) -> str:
     tool, said = item.get("tool") or "the call", str(item.get("message") or "Cleanup could not go on.")
     if item["kind"] == "resource":
         resource = item.get("resource") or {}
-        return f"{resource.get('kind')} {resource.get('id')} could not be rolled back. Repair the cause, or do it by hand."
+        named = f"{resource.get('kind')} {resource.get('id')}"
+        return f"{named} could not be rolled back. Repair the cause or do it by hand; if it may stay, resume or resolve."
     if item["kind"] == "poison":
         return f"{said} Find the cause before anything runs again."
     if item["kind"] == "timeout":
         return f"{said} Some of what it had to do was not tried."
     if entry is None:
         return f"{said} Look at the run's events."
-    if item["kind"] == "unknown":
+    if item["kind"] == "unknown" and not undo_open(entry.row):
         return f"Did {tool} take effect? Nobody knows; look for the idempotency key downstream."
     if item["kind"] == "irreversible":
         return f"{tool} took effect, and nothing can undo it. May it stand?"
+    if undo_open(entry.row) and not entry.row.has_effect:
+        return f"{tool} had no effect, but undoing it was begun. Make sure that nothing of it is left."
     tries = entry.row.undo_tries
     times = f"failed {tries} times" if tries > 1 else "did not succeed"
     return f"Undoing {tool} {times}. Repair the cause, or say whether the effect is gone or may stay."
@@ -183,16 +196,18 @@ def _answers(run_id: str, item: Mapping[str, Any], entry: Entry | None) -> list[
         tail = f"--generation {entry.row.generation} --reason …"
         done, undone = f"{mark} done {tail}", f"{mark} undone {tail}"
         says = (("it may stay", done), ("it is undone, by hand", undone))
-        if item["kind"] == "unknown":
+        if undo_open(entry.row) and not entry.row.has_effect:
+            says = (("nothing of it is left", undone),)
+        elif item["kind"] == "unknown" and not undo_open(entry.row):
             says = (("it took effect", done), ("it did not", undone))
-        elif item["kind"] == "compensation":
+        elif item["kind"] != "irreversible":
             says = (("the cause is repaired: undo it now", retry), *says)
     return [{"means": means, "command": command} for means, command in says]
 
 
-def _decisions(run_id: str, items: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+def _decisions(run_id: str, entries: Iterable[Entry]) -> list[dict[str, str]]:
     says = [("go on with the cleanup, then with what was to follow", "retry")]
-    if not any(item["open"] and item["status"] in ("unknown", "started") for item in items):
+    if not any(entry.row.open or undo_open(entry.row) for entry in entries):
         says.append(("begin a new attempt; what stands now stays", "resume"))
     says.append(("end the run as it stands; this is final", "resolve"))
     return [{"means": means, "command": f"makegood review {how} {run_id} --reason …"} for means, how in says]

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import orjson
-
 from makegood.cleanup import run as cleaning
-from makegood.cleanup.case import Case, Item
+from makegood.cleanup.case import Case
 from makegood.store.ops import runs
-from makegood.store.ops.cleanup import claim_cleanup, open_review
+from makegood.store.ops.cleanup import claim_cleanup
 from makegood.store.ops.runs import Claim
 from makegood.store.scripts import Op
 from makegood.store.states import State
@@ -62,7 +60,7 @@ class Job(Protocol):
     async def execute(self, work: Any) -> None:
         """Do it; never raises."""
 
-    def refuse(self, claim: Claim, message: str) -> Op[Any]:
+    async def refuse(self, env: Env, claim: Claim, message: str) -> None:
         """End a claim whose record cannot be opened."""
 
 
@@ -91,16 +89,19 @@ class RunJob:
         """Execute the attempt to its end."""
         await running.execute(work)
 
-    def refuse(self, claim: Claim, message: str) -> Op[Any]:
-        """The run ends as failed, not the worker."""
-        return runs.end_run(
+    async def refuse(self, env: Env, claim: Claim, message: str) -> None:
+        """The run ends as failed, through a cleanup: nobody could look at what is to be undone."""
+        op = runs.end_run(
             run_id=claim.run_id,
             fence=claim.fence,
             op=f"{claim.fence}/open",
             state=State.FAILED,
             code="BUG",
             message=message,
+            cleaning=runs.Cleaning("failure", State.FAILED, "policy"),
         )
+        await env.store.do(op)
+        await env.publish_cleanup(claim.run_id)
 
 
 class CleanupJob:
@@ -128,17 +129,9 @@ class CleanupJob:
         """One pass."""
         await cleaning.clean(work)
 
-    def refuse(self, claim: Claim, message: str) -> Op[Any]:
+    async def refuse(self, env: Env, claim: Claim, message: str) -> None:
         """A person has to look."""
-        items = orjson.dumps([Item("poison", "BUG", message).to_dict()])
-        return open_review(
-            run_id=claim.run_id,
-            fence=claim.fence,
-            op=f"{claim.fence}/open",
-            code="BUG",
-            message=message,
-            items=items,
-        )
+        await cleaning.refuse(env, claim, message)
 
 
 def jobs_for(queues: Sequence[str]) -> tuple[Job, ...]:

@@ -11,6 +11,7 @@ import secrets
 import sys
 import warnings
 
+from makegood.store.scripts import load_all
 from makegood.tasks.child import die_with_parent
 
 COLLECT_AFTER = 10_000
@@ -43,6 +44,7 @@ def serve(queue: str, concurrency: int, pulse_fd: int | None, boot_id: str) -> i
 
     from makegood.workers.app import app, boot, settings
 
+    load_all()
     set_up_logging(settings.log_level)
     warnings.filterwarnings(
         "ignore", category=SecurityWarning
@@ -77,6 +79,7 @@ def preload(*, model: bool) -> None:
     """Import once what every process needs, so that a fork of this one is ready at once. Starts no thread."""
     for name in PRELOADED:
         importlib.import_module(name)
+    load_all()
     if model:
         asyncio.run(_warm_up())
     gc.freeze()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from makegood.errors import MakegoodError, StaleFence
+from makegood.errors import MakegoodError, NotAllowed, StaleFence, StoreUnreachable
 from makegood.monitoring import sentry
 from makegood.settings import Settings
 from makegood.spawn import spawn
@@ -302,6 +302,12 @@ class Runtime:
     async def _open_work(self, job: Job, claim: Claim) -> Work | None:
         try:
             work = await job.open(self.env, claim)
+        except (
+            StoreUnreachable,
+            NotAllowed,
+        ) as error:  # it stays held, and is taken up with a later heartbeat
+            log.warning("run %s could not be opened: %s", claim.run_id, error)
+            return None
         except Exception as error:
             await self._give_up(job, claim, error)
             return None
@@ -330,7 +336,7 @@ class Runtime:
         report_bug(error, {"run_id": claim.run_id})
         message = f"The run's record cannot be read: {type(error).__name__}: {error}"[:500]
         with contextlib.suppress(StaleFence):
-            await self.env.store.do(job.refuse(claim, message))
+            await job.refuse(self.env, claim, message)
 
     def _on_exhausted(self) -> None:
         self.on_recycle("as many threads hang in tools as the pool has")

@@ -161,7 +161,7 @@ end
 
 local function forget_cleaning(key)
   redis.call('HDEL', key, 'cl_cause', 'cl_target', 'cl_end', 'cl_code', 'cl_message', 'cl_undo', 'cl_at', 'cl_passes',
-    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_poison', 'cl_cancelled')
+    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_poison', 'cl_cancelled', 'cl_lost_at')
 end
 
 -- What a run left behind is settled, undone and released before it ends or begins anew. `target` is the state that
@@ -172,8 +172,13 @@ local function begin_cleaning(id, from, now, cause, target, ends_as, code, messa
   local told = redis.call('HGET', key, 'cancel')
   forget_cleaning(key)
   redis.call('HDEL', key, 'suspect', 'ended_at', 'cannot_continue', 'cancel')
-  -- Told meanwhile; a run that had ended otherwise before it heeded that keeps its end.
-  if told and not TERMINAL[from] and ends_as ~= 'cancelled' then redis.call('HSET', key, 'cl_cancelled', 1) end
+  -- Told to stop meanwhile: that is the verdict (invariant 18). A run that had ended before it heeded that keeps its end.
+  if told and not TERMINAL[from] and ends_as ~= 'cancelled' then
+    ends_as, code, message = 'cancelled', 'CANCELLED', 'The run was cancelled.'
+    if target ~= 'requires_manual_review' then target = 'cancelled' end
+    if undo == 'none' then undo = 'policy' end
+    redis.call('HSET', key, 'cl_cancelled', 1)
+  end
   redis.call('HSET', key, 'fence', 'cleaning:' .. now, 'continued', 0, 'cl_cause', cause, 'cl_target', target,
     'cl_end', ends_as, 'cl_code', code, 'cl_message', message, 'cl_undo', undo, 'cl_at', now,
     'cl_passes', 0, 'error_code', code, 'error_message', message)

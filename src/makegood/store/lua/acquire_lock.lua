@@ -1,6 +1,6 @@
 -- STANDALONE
 -- Take a lock that is free, that has run out, or that an older fence of the same run holds (CONTRACT E7).
--- KEYS: 1 hash of the lock (owner, n: number of the fence, fence, holder, until, token), 2 floor of this run
+-- KEYS: 1 hash of the lock (owner, n: number of the fence, fence, holder, until, token, given_back), 2 floor of this run
 -- ARGV: run_id, number of the fence, fence, holder (id of this acquisition; sent again, it gets the first answer), lifetime in ms
 -- RETURNS: {1, token, until_ms} taken; the token grows with every taking | {0, ms until it runs out} | {STALE_FENCE}
 -- EVENTS: none
@@ -12,9 +12,10 @@ local floor = redis.call('GET', KEYS[2])
 if floor and n < tonumber(floor) then return {STALE_FENCE} end
 local f = redis.call('HMGET', KEYS[1], 'owner', 'n', 'fence', 'holder', 'until', 'token', 'given_back')
 local ends = tonumber(f[5] or 0)
--- An old send of it; it was given back since, perhaps by others after it.
+-- An old send of it: it was given back since, or ('-') given up without having got the lock.
 if f[7] and string.find(f[7], ',' .. holder .. ',', 1, true) then return {1, tonumber(f[6]), now} end
 if f[1] == run_id and tonumber(f[2]) > n then return {STALE_FENCE} end
+if f[7] and string.find(f[7], ',-' .. holder .. ',', 1, true) then return {0, 0} end
 if f[1] and ends > now then
   if f[1] == run_id and f[3] == fence and f[4] == holder then return {1, tonumber(f[6]), ends} end
   if f[1] ~= run_id or tonumber(f[2]) == n then return {0, ends - now} end

@@ -6,7 +6,8 @@
 -- EVENTS: run.ended when the run was waiting and has nothing to clean up
 local id, op, cause, actor, reason = take(), take(), take(), take(), take()
 local key = run_key(id)
-local f = redis.call('HMGET', key, 'state', 'attempt', 'cancel', 'cancel_op', 'cl_cause', 'cl_cancelled')
+local f = redis.call('HMGET', key, 'state', 'attempt', 'cancel', 'cancel_op', 'cl_cause', 'cl_cancelled', 'cl_target',
+  'cl_undo')
 local state = f[1]
 if not state then return {NOT_FOUND} end
 if f[4] == op then return {1, state, state} end
@@ -23,7 +24,10 @@ elseif waits then
   finish(id, state, 'cancelled', 'CANCELLED', text, now)
   emit(id, f[2], 'run.ended', '', '', '{"state":"cancelled","code":"CANCELLED"}')
 elseif cleans then
-  redis.call('HSET', key, 'cl_cancelled', 1)
+  -- Whoever has the cleanup in hand learns of it at its end, and looks again at what has to be undone.
+  redis.call('HSET', key, 'cl_cancelled', 1, 'cl_end', 'cancelled', 'cl_code', 'CANCELLED', 'cl_message', text,
+    'error_code', 'CANCELLED', 'error_message', text, 'cl_undo', f[8] == 'all' and 'all' or 'policy',
+    'cl_target', f[7] == 'requires_manual_review' and f[7] or 'cancelled')
 else
   redis.call('HSET', key, 'cancel', cause)
   redis.call('HSET', P .. 'cancels', id, cause)

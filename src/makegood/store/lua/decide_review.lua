@@ -1,5 +1,6 @@
 -- A person decides about a run in review: its cleanup is tried again (retry), it begins a new attempt (resume), or it ends as it
--- stands (resolve). A retry takes a new round, in which tries count anew; an attempt begins only when nothing is unknown.
+-- stands (resolve). A retry takes a new round, in which tries count anew. An attempt begins only when nothing is unknown, and no
+-- effect half undone: the attempt would go on as if it stood.
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, op, action (retry|resume|resolve), actor, reason, expected version ('' = not checked)
 -- RETURNS: {1, answer `state|version`} | {NOT_FOUND} | {BAD_STATE, state} | {UNSETTLED} | {OLD_VERSION, expected, current}
@@ -7,24 +8,25 @@
 local id, op, action, actor, reason, expected = take(), take(), take(), take(), take(), take()
 local key = run_key(id)
 
-local f = redis.call('HMGET', key, 'state', 'version', 'decision_op', 'decision_answer', 'attempt', 'cl_target', 'cl_end',
-  'cl_code', 'cl_message')
-local state, version, attempt = f[1], tonumber(f[2] or 0), f[5] or 0
+local known = redis.call('GET', P .. 'd:' .. id .. ':' .. op)
+if known then return {1, known} end
+local f = redis.call('HMGET', key, 'state', 'version', 'attempt', 'cl_target', 'cl_end', 'cl_code', 'cl_message',
+  'undo_open')
+local state, version, attempt = f[1], tonumber(f[2] or 0), f[3] or 0
 if not state then return {NOT_FOUND} end
-if f[3] == op then return {1, f[4]} end
 if expected ~= '' and tonumber(expected) ~= version then return {OLD_VERSION, expected, version} end
 if state ~= 'requires_manual_review' then return {BAD_STATE, state} end
-if action == 'resume' and is_unsettled(key) then return {UNSETTLED} end
+if action == 'resume' and (is_unsettled(key) or tonumber(f[8] or 0) > 0) then return {UNSETTLED} end
 
 local now = now_ms()
 emit(id, attempt, 'review.resolved', '', '', '{"action":"' .. action .. '"}')
 if action == 'resolve' then
-  finish(id, state, 'resolved', f[8] or '', f[9] or '', now)
-  emit(id, attempt, 'run.ended', '', '', end_text('resolved', f[8] or ''))
+  finish(id, state, 'resolved', f[6] or '', f[7] or '', now)
+  emit(id, attempt, 'run.ended', '', '', end_text('resolved', f[6] or ''))
 else
   local agent, enqueued_at = detach(id, key)
   if action == 'retry' then
-    local target = f[6] ~= 'requires_manual_review' and f[6] or f[7] or 'failed'
+    local target = f[4] ~= 'requires_manual_review' and f[4] or f[5] or 'failed'
     redis.call('HSET', key, 'fence', 'cleaning:' .. now, 'cl_target', target, 'cl_at', now, 'cl_passes', 0)
     redis.call('HDEL', key, 'cl_deaths', 'cl_alone', 'cl_losses', 'cl_suspect', 'cl_poison', 'cl_open')
     redis.call('HINCRBY', key, 'cl_round', 1)
@@ -45,5 +47,5 @@ audit(id, action, actor, reason)
 count('operator_actions_total|' .. action .. '|done')
 count('reviews_resolved_total|' .. redis.call('HGET', key, 'agent') .. '|' .. action)
 local answer = redis.call('HGET', key, 'state') .. '|' .. redis.call('HGET', key, 'version')
-redis.call('HSET', key, 'decision_op', op, 'decision_answer', answer)
+redis.call('SET', P .. 'd:' .. id .. ':' .. op, answer, 'PX', 900000)
 return {1, answer}

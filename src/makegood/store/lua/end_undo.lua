@@ -25,6 +25,7 @@ redis.call('HSET', journal, row .. '.u', table.concat({status, began, now, op, t
 redis.call('HDEL', key, 'activity', 'cl_open')
 count('compensations_total|' .. tool .. '|' .. status)
 if status == 'succeeded' then
+  redis.call('HINCRBY', key, 'undo_open', -1)
   local stood = string.match(call, '^([^|]*)|')
   local from = stood == 'succeeded' and 'fx_committed' or stood == 'unknown' and 'fx_unknown' or 'fx_open'
   redis.call('HINCRBY', key, from, -1)

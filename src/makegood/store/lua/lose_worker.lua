@@ -30,7 +30,7 @@ local function lose_cleanup(id, key, f)
   local poison = alone >= max_deaths or losses > max_continuations
   local suspect = not poison and (f[17] == '1' or deaths >= 2)
   if poison then redis.call('HSET', key, 'cl_poison', 1) end -- whoever claims it runs nothing of it and asks a person
-  redis.call('HSET', key, 'fence', 'lost:' .. now, 'cl_suspect', suspect and 1 or 0)
+  redis.call('HSET', key, 'fence', 'lost:' .. now, 'cl_lost_at', now, 'cl_suspect', suspect and 1 or 0)
   redis.call('HINCRBY', key, 'version', 1)
   -- One that could not even be handed to a person is tried again once an hour: it neither spins nor vanishes.
   local due = only ~= '' and f[19] and now + 3600000 or now

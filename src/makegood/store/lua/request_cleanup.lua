@@ -8,10 +8,11 @@
 local id, op, undo_succeeded, actor, reason, expected = take(), take(), take(), take(), take(), take()
 local key = run_key(id)
 
-local f = redis.call('HMGET', key, 'state', 'version', 'decision_op', 'decision_answer', 'error_code', 'error_message')
+local known = redis.call('GET', P .. 'd:' .. id .. ':' .. op)
+if known then return {1, known} end
+local f = redis.call('HMGET', key, 'state', 'version', 'error_code', 'error_message')
 local state, version = f[1], tonumber(f[2] or 0)
 if not state then return {NOT_FOUND} end
-if f[3] == op then return {1, f[4]} end
 if expected ~= '' and tonumber(expected) ~= version then return {OLD_VERSION, expected, version} end
 if state == 'cleaning' then return {1, 'already_cleaning|' .. state .. '|' .. version} end
 
@@ -21,10 +22,10 @@ if not refused and not is_dirty(key) then return {1, 'nothing_to_do|' .. state .
 local answer = 'refused|' .. state .. '|' .. version
 if not refused then
   local ends_as = ALLOWED['cleaning>' .. state] and state or 'failed'
-  begin_cleaning(id, state, now_ms(), 'manual', ends_as, ends_as, f[5] or '', f[6] or '', 'all')
+  begin_cleaning(id, state, now_ms(), 'manual', ends_as, ends_as, f[3] or '', f[4] or '', 'all')
   audit(id, 'cleanup', actor, reason, '{"state":"' .. state .. '"}')
   answer = 'requested|' .. state .. '|' .. redis.call('HGET', key, 'version')
 end
 count('operator_actions_total|cleanup|' .. (refused and 'refused' or 'done'))
-redis.call('HSET', key, 'decision_op', op, 'decision_answer', answer)
+redis.call('SET', P .. 'd:' .. id .. ':' .. op, answer, 'PX', 900000)
 return {1, answer}

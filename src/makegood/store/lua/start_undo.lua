@@ -34,5 +34,6 @@ write_when_full()
 remember(id, op, now)
 redis.call('HSET', journal, row .. '.u', table.concat({'started', began, '', op, tries + 1, round}, '|'))
 redis.call('HSET', key, 'activity', activity, 'cl_open', 1)
+if not line then redis.call('HINCRBY', key, 'undo_open', 1) end -- until one succeeds, or a person says what is so
 emit_all(id, f[3], n_events, events)
 return {1, now, tries + 1}

@@ -38,11 +38,30 @@ def claim_cleanup(
     return Op("claim_cleanup", (shard_prefix,), args, parse)
 
 
+@dataclass(frozen=True, slots=True)
+class SentAgain:
+    """A row, and how often cleanup has sent its call in this round."""
+
+    row_id: str
+    sends: int
+    round_: int
+
+
 def note_cleanup(
-    *, run_id: str, fence: str, op: str, activity: bytes = b"", new_events: Sequence[NewEvent] = ()
+    *,
+    run_id: str,
+    fence: str,
+    op: str,
+    activity: bytes = b"",
+    again: SentAgain | None = None,
+    new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
-    """Say what starts now (JSON; empty: nothing is under way) and append events; gives the server's time in ms."""
-    args = (run_id, fence, op, activity, *events(new_events))
+    """Say what starts now (JSON; empty: nothing is under way) and append events; gives the server's time in ms.
+
+    `again`: a call that is about to be sent again, or was just closed.
+    """
+    row = again or SentAgain("", 0, 0)
+    args = (run_id, fence, op, activity, row.row_id, row.sends, row.round_, *events(new_events))
     return Op("note_cleanup", (keys.prefix_of(run_id),), args, _now_ms(run_id))
 
 
@@ -122,15 +141,19 @@ def release_cleanup(
     op: str,
     due_in_ms: int = 0,
     used_pass: bool = False,
+    target: State | None = None,
     activity: bytes = b"",
     new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
-    """Let go of a cleanup that goes on later; gives the passes that are used up."""
+    """Let go of a cleanup that goes on later; gives the passes that are used up.
+
+    `target`: the next attempt cannot begin any more; it is this end that has to be worked for.
+    """
 
     def parse(reply: list[Any]) -> int:
         return int(checked(reply, run_id)[1])
 
-    args = (run_id, fence, op, due_in_ms, int(used_pass), activity, *events(new_events))
+    args = (run_id, fence, op, due_in_ms, int(used_pass), str(target or ""), activity, *events(new_events))
     return Op("release_cleanup", (keys.prefix_of(run_id),), args, parse)
 
 
@@ -140,21 +163,19 @@ def end_cleanup(
     fence: str,
     op: str,
     target: State,
-    code: str,
-    message: str,
     result: Literal["clean", "partial"] = "clean",
     latencies: Sequence[Sample] = (),
     new_events: Sequence[NewEvent] = (),
 ) -> Op[State]:
-    """The run is made good: it ends, or waits for its next attempt. Gives the state it has now: a cancel wins.
+    """The run is made good: it ends, or waits for its next attempt. Gives the state it has now.
 
-    Raises Unsettled when an outcome is unknown or a lock registered.
+    Raises Unsettled when an outcome is unknown, a lock registered, or another target is to be worked for: a cancel came.
     """
 
     def parse(reply: list[Any]) -> State:
         return State(text(checked(reply, run_id)[1]))
 
-    head = (run_id, fence, op, str(target), code, message, result)
+    head = (run_id, fence, op, str(target), result)
     args = (*head, *samples(latencies), *events(new_events))
     return Op("end_cleanup", (keys.prefix_of(run_id),), args, parse)
 

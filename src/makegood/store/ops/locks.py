@@ -106,7 +106,9 @@ def read_lock(name: str) -> Op[dict[str, str]]:
     """The lock's fields: `owner`, `n`, `fence`, `holder`, `until`, `token`; without an owner it is free."""
 
     def parse(reply: Any) -> dict[str, str]:
-        return {field: text(value) for field, value in pairs(reply).items()}
+        fields = {field: text(value) for field, value in pairs(reply).items()}
+        fields.pop("given_back", None)  # which acquisitions are over; the scripts' own
+        return fields
 
     return Op(None, (), ("HGETALL", keys.lock_key(name)), parse)
 

@@ -41,7 +41,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What a call became: `succeeded`, `failed` (it was unknown), `kept`, `undone` (it had succeeded)."""
+    """What a call became: `succeeded`, `failed` (it was unknown), `kept`, `undone` (its effect stood, or its undo was begun)."""
 
     became: str
     version: int
@@ -70,8 +70,9 @@ def decide_review(
             raise _not_in_review(run_id, text(reply[1]))
         if int(reply[0]) == Code.UNSETTLED:
             raise Conflict(
-                f"Run {run_id} has a call whose outcome is not known, or a lock, so it cannot begin a new attempt; mark "
-                f"the call done or undone, or retry the cleanup: `makegood review show {run_id}` says how."
+                f"Run {run_id} has a call whose outcome is not known or whose undoing was begun and not finished, or a lock, "
+                f"so it cannot begin a new attempt; mark the call done or undone, or retry the cleanup: `makegood review "
+                f"show {run_id}` says how."
             )
         state, version = text(checked(reply, run_id)[1]).split("|")
         return Decided(State(state), int(version))
@@ -109,11 +110,11 @@ def mark_call(
 
 
 def _said(tool: str, mark: Mark) -> tuple[bytes, bytes]:
-    """Data of the event when the call was unknown, and when it had succeeded; `how` as for what cleanup finds out."""
+    """Data of the event when an unknown call is settled, and when it is about its effect; `how` as for what cleanup finds."""
     how = {"tool": tool, "how": "operator"}
     settled = {**how, "outcome": "happened" if mark == "done" else "not_happened"}
-    stood = {**how, "outcome": "kept"} if mark == "done" else {**how, "what": "compensation", "code": None}
-    return orjson.dumps(settled), orjson.dumps(stood)
+    effect = {**how, "outcome": "kept"} if mark == "done" else {**how, "what": "compensation", "code": None}
+    return orjson.dumps(settled), orjson.dumps(effect)
 
 
 def read_audit(run_id: str) -> Op[list[dict[str, Any]]]:
@@ -146,6 +147,9 @@ def _not_to_mark(run_id: str, call_key: str, status: str, undo: str) -> Conflict
     why = "was undone already"
     if undo == "kept":
         why = "was marked done already"
+    elif undo in ("started", "failed", "unknown"):
+        why = "had no effect, so none may stay; once you are sure that nothing of it is left, mark it undone"
+        return Conflict(f"Call {call_key} of run {run_id} {why}.")
     elif undo != "succeeded":
         why = (
             f"is {status}: no effect of it stands and none is in doubt" if status else "is not in its journal"

@@ -97,25 +97,38 @@ class Tried:
     repeated: bool = False
 
 
-def settle_at_ms(row: Row, means: Means, lost_ms: int) -> int:
+def settle_at_ms(row: Row, means: Means, lost_ms: int, repeat_lost_ms: int = 0) -> int:
     """Returns the moment from which on nothing of the call can land any more (invariant 4).
 
     The last moment at which its request could have left is our close, else (no end is recorded) `lost_ms`: when the
-    death of its worker was reported, or its lease had ended.
+    death of its worker was reported, or its lease had ended. If cleanup has sent it again, that was later, and ended
+    at `repeat_lost_ms` if its worker was lost.
     """
     left_ms = row.ended_at_ms if row.ended_at_ms is not None else lost_ms
+    if row.sent_again_ms is not None:
+        left_ms = max(left_ms, row.sent_again_ms, repeat_lost_ms)
     return left_ms + round(means.settle_after_s * 1000)
 
 
 def decide_settle(
-    row: Row, means: Means, tried: Tried, *, now_ms: int, lost_ms: int, poison: bool = False
+    row: Row,
+    means: Means,
+    tried: Tried,
+    *,
+    now_ms: int,
+    lost_ms: int,
+    repeat_lost_ms: int = 0,
+    poison: bool = False,
 ) -> Settle:
     """Returns what to do next about an open row. Nothing is guessed: what cannot be found out goes to a person.
 
     A repeat under the same key need not wait; a probe's NOT_DONE counts, and an unknown call is undone, only when
     nothing of it can land any more. `poison`: the run killed its processes, so its calls are not sent again.
     """
-    settled_ms = settle_at_ms(row, means, lost_ms)
+    settled_ms = settle_at_ms(row, means, lost_ms, repeat_lost_ms)
+    if row.undo is not None and means.compensates and means.handles_unknown:
+        # Its undo was begun: whether it happened says nothing any more, and it is not sent again.
+        return Settle("undo") if now_ms >= settled_ms else Settle("wait", settled_ms)
     if means.probes and tried.probe is None:
         return Settle("probe")
     if tried.probe == "not_done":
@@ -177,7 +190,8 @@ def plan_rollback(
     """Returns the resources to roll back, newest first.
 
     Under rollback all of them; under keep those whose call did not succeed, since nobody finished what they are part
-    of. What a run declared before its first step follows the agent's policy.
+    of. What a run declared before its first step follows the agent's policy. What a person has accepted stays. None goes
+    that a finished call has declared again and whose effect stays: what is there now is that call's work.
     """
     if undoing == "none":
         return []
@@ -187,9 +201,27 @@ def plan_rollback(
         row = by_call.get((resource.call_key, resource.generation))
         if row is None:
             return undoing == "all" or agent_policy == "rollback"
+        if row.undo == "kept":
+            return False
         return undoing == "all" or means(row).policy == "rollback" or row.status != "succeeded"
 
-    waiting = [resource for resource in resources if not resource.done and goes(resource)]
+    going = {resource.key for resource in resources if goes(resource)}
+    finished: dict[tuple[str, str], int] = {}
+    for resource in resources:
+        if (
+            not resource.done
+            and resource.key not in going
+            and (resource.call_key, resource.generation) in by_call
+        ):
+            name = (resource.kind, resource.id)
+            finished[name] = max(resource.seq, finished.get(name, resource.seq))
+
+    def is_finished_since(resource: Resource) -> bool:
+        return finished.get((resource.kind, resource.id), resource.seq) > resource.seq
+
+    waiting = [
+        each for each in resources if not each.done and each.key in going and not is_finished_since(each)
+    ]
     return sorted(waiting, key=lambda resource: resource.seq, reverse=True)
 
 

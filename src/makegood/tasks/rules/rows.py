@@ -24,9 +24,9 @@ class RowError:
 class Row:
     """One call of a run in the journal, keyed by (`call_key`, `generation`) (CONTRACT D2, invariant 9).
 
-    `identity_digest` covers the arguments that identify the effect, `request_digest` all of them. `undo` is the
-    status of the compensation of this generation, None while none was begun; its `undo_tries` belong to the
-    `undo_round` of the cleanup. Times are wall clock milliseconds.
+    `identity_digest` covers the arguments that identify the effect, `request_digest` all of them. `sent_again_ms`
+    is when cleanup last sent the call again, or closed that; it did so `repeats` times in `repeats_round`. `undo` is the status of the compensation of this
+    generation, None while none was begun; its `undo_tries` belong to the `undo_round` of the cleanup. Times are wall clock milliseconds.
     """
 
     call_key: str
@@ -46,6 +46,9 @@ class Row:
     idempotency_key: str = ""
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
+    sent_again_ms: int | None = None
+    repeats: int = 0
+    repeats_round: int = 0
     undo: Undo | None = None
     undo_tries: int = 0
     undo_round: int = 0
