@@ -107,9 +107,9 @@ async def held(ctx: ToolContext, n: str) -> str:
     return "ok"
 
 
-@tool(effect="idempotent", identity=("n",))
+@tool(effect="read")
 async def cooperative(ctx: ToolContext, n: str) -> str:
-    """Waits until it is told to stop."""
+    """Waits until it is told to stop, and leaves nothing that would have to be cleaned up."""
     begun(n)
     await ctx.cancelled.wait()
     return "stopped"
