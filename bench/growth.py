@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis
@@ -17,7 +17,7 @@ from bench.report import Outcome, alone, quantile
 from makegood import Client
 from makegood.store import keys
 from makegood.store.ops.runs import claim_run
-from makegood.workers.duties import expired, leases, parked, republish
+from makegood.workers.duties import cleanups, expired, leases, parked, republish
 from makegood.workers.embedded import EmbeddedServer
 from makegood.workers.runtime import Runtime
 
@@ -98,7 +98,7 @@ def _times(client: Client, worker: Runtime, looks: int) -> dict[str, float]:
     """Median milliseconds of each operation."""
     store, agents = worker.env.store, list(worker.agents)
 
-    async def publish(run_id: str) -> None:
+    async def publish(run_ids: Sequence[str]) -> None:
         return None
 
     async def sweeps() -> None:
@@ -106,6 +106,7 @@ def _times(client: Client, worker: Runtime, looks: int) -> dict[str, float]:
         await leases.run_once(store, publish)
         await expired.run_once(store)
         await republish.run_once(store, worker.publisher, agents)
+        await cleanups.run_once(store, worker.publisher, agents)
 
     claims: list[float] = []
     for _ in range(looks):
