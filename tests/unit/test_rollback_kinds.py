@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from makegood import resource
 from makegood.errors import DeclarationError
 from makegood.tasks import rollbacks
-from makegood.tasks.rollbacks import check_declaration, prior_of, rollback_of
+from makegood.tasks.rollbacks import check_declaration, look_of, rollback_of
 
 URL = "redis://store:6379/0"
 seen: list[tuple[Any, ...]] = []
@@ -25,6 +26,20 @@ async def empty_bucket(ctx: Any, id: str, prior: object | None) -> None:  # noqa
 @resource("table_of_kinds_test")
 def drop_table(ctx: Any, id: str, prior: object | None) -> None:  # noqa: A002
     seen.append(("sync", ctx, id, prior))
+
+
+class Context:
+    """What roll-backs of built-in kinds use of theirs."""
+
+    def __init__(self, *, may_act: bool = True) -> None:
+        self.may_act = may_act
+
+    def _check_may_act(self) -> None:
+        if not self.may_act:
+            raise TimeoutError("told to stop")
+
+    def _call_async(self, fn: Any) -> Any:
+        return asyncio.run(fn("own"))
 
 
 class Undo:
@@ -105,17 +120,56 @@ def test_each_kind_has_its_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("callback", "ctx", ROW, {"p": 1}),
     ]
     path = tmp_path / "file"
-    prior = asyncio.run(prior_of("path", str(path), URL))
+    look, is_async = look_of("path", str(path), URL)
+    assert not is_async
+    prior = look()
     path.write_text("made")
     fn, is_async = rollback_of("path", str(path), prior, URL)
-    assert is_async
+    assert not is_async
+    with pytest.raises(TimeoutError):
+        fn(Context(may_act=False))
+    assert path.exists()
     for _ in range(2):
-        asyncio.run(fn(None))
+        fn(Context())
         assert not path.exists()
 
 
+def test_an_async_callback_gets_a_context_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is async is only known in the thread in which it is imported."""
+    (tmp_path / "async_callback.py").write_text("async def back(ctx, id, prior): return ctx, id, prior\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fn, is_async = rollback_of("callback", "async_callback:back", 7, URL)
+    assert not is_async
+    assert "async_callback" not in sys.modules
+    assert fn(Context()) == ("own", "async_callback:back", 7)
+
+
 def test_a_kind_that_this_process_does_not_know_is_said() -> None:
-    """Cleanup makes a question for a person of it."""
-    for kind, name in (("gone", "t"), ("callback", "no.such:f")):
-        with pytest.raises(DeclarationError):
-            rollback_of(kind, name, None, URL)
+    """Cleanup makes a question for a person of it; a callback is only looked for in its thread."""
+    with pytest.raises(DeclarationError, match="'gone'"):
+        rollback_of("gone", "t", None, URL)
+    fn, _ = rollback_of("callback", "no.such:f", None, URL)
+    with pytest.raises(DeclarationError, match="cannot be imported"):
+        fn(Context())
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        "raise SystemExit(3)",
+        "import os; os.environ['NO_SUCH_SETTING']",
+        "1/0",
+        "def f(:",
+        "raise GeneratorExit",
+    ],
+)
+def test_a_module_that_breaks_when_it_is_imported_is_one_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    """Whatever it raises: declaring says so, and no worker ends by it."""
+    (tmp_path / "breaks_when_imported.py").write_text(f"{breaks}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DeclarationError, match="cannot be imported") as caught:
+        check_declaration("callback", "breaks_when_imported:f", None, URL)
+    assert str(caught.value).endswith(".")
+    assert "breaks_when_imported" not in sys.modules

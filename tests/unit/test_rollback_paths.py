@@ -190,8 +190,51 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         paths.take(tmp_path / "names")
 
 
-@pytest.mark.parametrize("id", ["relative/file", "~/file", "", "/a\0b", "/"])
-def test_a_path_must_be_findable_by_another_process(id: str) -> None:  # noqa: A002
-    """Absolute, and not the root."""
-    with pytest.raises(DeclarationError):
+@pytest.mark.parametrize(
+    ("id", "says"),
+    [
+        ("relative/file", "not absolute"),
+        ("../file", "not absolute"),
+        ("~/file", "not absolute"),
+        ("", "not absolute"),
+        ("/a\0b", "not absolute"),
+        ("/", "is the root"),
+        ("//", "is the root"),
+        ("/.", "is the root"),
+        ("/srv/new/../shared", "goes up with '..'"),
+        ("/..", "goes up with '..'"),
+    ],
+)
+def test_a_path_must_be_findable_by_another_process(id: str, says: str) -> None:  # noqa: A002
+    """Absolute, not the root, and the same whatever becomes of the folders in it."""
+    with pytest.raises(DeclarationError, match=says) as caught:
         paths.checked_path(id)
+    assert str(caught.value).endswith(".")
+    assert paths.checked_path("/srv/..data/a..b") == Path("/srv/..data/a..b")
+
+
+@pytest.mark.parametrize("make", BEFORE)
+def test_each_change_is_asked_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Whoever may not act any more changes nothing, however far it has come; the next one finishes it."""
+    path = tmp_path / "declared"
+    make(path)
+    before, prior = picture(path), paths.take(path)
+    replace_by_folder(path)
+    asked = 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > limit:
+            raise TimeoutError
+
+    for limit in range(50):
+        asked, seen = 0, picture(path)
+        try:
+            paths.put_back(path, prior, check)
+        except TimeoutError:
+            assert limit > 0 or picture(path) == seen
+            continue
+        break
+    assert limit > 0
+    assert picture(path) == before

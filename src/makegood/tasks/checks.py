@@ -25,6 +25,11 @@ def is_name(value: object, pattern: re.Pattern[str]) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine: also behind a plain wrapper that names what it wraps (functools.wraps)."""
+    return any(map(inspect.iscoroutinefunction, (fn, inspect.unwrap(fn), type(fn).__call__)))
+
+
 def check_signature(owner: str, fn: object, wanted: tuple[str, ...]) -> None:
     """Refuse a tool, and what cannot be called with these positional arguments."""
     shown = ", ".join(wanted)
@@ -102,7 +107,7 @@ def check_identity(tool: str, effect: Effect, given: object, arguments: Argument
 
 def check_importable(fn: Callable[..., Any]) -> None:
     """Refuse a function that a child process could not import (`isolation="process"`)."""
-    if inspect.iscoroutinefunction(fn):
+    if is_async(fn):
         raise DeclarationError(
             f'Tool {fn.__name__!r} is async, and isolation="process" is for sync tools; write it with def.'
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import importlib
+import math
 import os
 import secrets
 import signal
@@ -29,8 +30,9 @@ from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sy
 from makegood.tasks.lease_page import lease_seen
 from makegood.tasks.residue import Owner, Residue, lock_failure
 from makegood.tasks.residue_threads import SyncResidue
-from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.deadline import Deadline, Level
 from makegood.tasks.rules.failures import classify_tool_error
+from makegood.tasks.runners import awaited, returned
 from makegood.tasks.tool import Tool
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def answer(request: dict[str, Any]) -> bytes:
 async def _call(request: dict[str, Any]) -> Any:
     tool = find_tool(request["module"], request["name"])
     pool = AttemptHttp()
-    deadline = Deadline(request["until_s"], request["level"])
+    deadline = _deadline(request["until_s"], request["level"])
     may_send = lease_seen(request["lease_fd"])
     facts = CallFacts(request["run_id"], request["idempotency_key"], deadline, may_send)
     where = {key: request[key] for key in ("run_id", "attempt", "step", "call_key")}
@@ -95,8 +97,8 @@ async def _call(request: dict[str, Any]) -> Any:
     kwargs = tool.bind(request["args"])
     try:
         if tool.is_async:
-            return await tool.fn(context, **kwargs)
-        return await asyncio.to_thread(tool.fn, context, **kwargs)
+            return await awaited(tool.fn, context, **kwargs)
+        return await asyncio.to_thread(lambda: returned(tool.name, tool.fn(context, **kwargs)))
     finally:
         await pool.aclose()
         await store.aclose()
@@ -107,7 +109,7 @@ def _residue(request: dict[str, Any], store: LazyStore, deadline: Deadline) -> R
         Owner(**request["owner"]),
         store,
         deadline,
-        Deadline(request["run_until_s"], "run"),
+        _deadline(request["run_until_s"], "run"),
         {},
         lambda: secrets.token_hex(8),
         lambda: None,
@@ -116,6 +118,11 @@ def _residue(request: dict[str, Any], store: LazyStore, deadline: Deadline) -> R
         request["kinds"],
         request["prefix"],
     )
+
+
+def _deadline(at_s: float | None, level: Level) -> Deadline:
+    """JSON has no infinity: None is no limit."""
+    return Deadline(math.inf if at_s is None else at_s, level)
 
 
 class LazyStore:

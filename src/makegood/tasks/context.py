@@ -28,8 +28,11 @@ class DeadlineView:
 
     @property
     def at(self) -> datetime:
-        """The moment in wall time (UTC) at which the limit is reached, as it looks now."""
-        return datetime.now(UTC) + timedelta(seconds=self.remaining())
+        """The moment in wall time (UTC) at which the limit is reached, as it looks now; `datetime.max` without a limit."""
+        try:
+            return datetime.now(UTC) + timedelta(seconds=self.remaining())
+        except OverflowError:  # there is no limit
+            return datetime.max.replace(tzinfo=UTC)
 
 
 class CallLogger(logging.LoggerAdapter[logging.Logger]):
@@ -72,6 +75,8 @@ class ToolContext:
     log: CallLogger
     _open_http: Callable[[], Any]
     _residue: Any = None
+    _may_act: Callable[[], bool] = lambda: True
+    _on_loop: Callable[[Callable[[ToolContext], Any]], Any] | None = None
     _http: Any = field(default=None, init=False)
 
     @property
@@ -105,6 +110,16 @@ class ToolContext:
             StaleFence: the run is someone else's by now; let it pass.
         """
         return self._need_residue("lock").lock(name)
+
+    def _check_may_act(self) -> None:
+        """Raise when nothing more may be changed."""
+        if not self._may_act():
+            raise TimeoutError("It was told to stop, or its worker's lease is over; nothing more is changed.")
+
+    def _call_async(self, fn: Callable[[ToolContext], Any]) -> Any:
+        """From the thread of a sync body: the result of an async function, which gets an async tool's context."""
+        assert self._on_loop is not None
+        return self._on_loop(fn)
 
     def _need_residue(self, name: str) -> Any:
         if self._residue is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -78,12 +79,13 @@ class CallTransport(httpx.AsyncBaseTransport):
             )
         request.headers.setdefault("Idempotency-Key", facts.idempotency_key)
         request.headers.setdefault("X-Run-Id", facts.run_id)
-        request.headers["X-Deadline-Ms"] = str(max(1, int(left_s * 1000)))
-        given = request.extensions.get("timeout", {})
-        request.extensions["timeout"] = {
-            phase: min(given.get(phase) or left_s + SLACK_S, left_s + SLACK_S)
-            for phase in ("connect", "read", "write", "pool")
-        }
+        if left_s < math.inf:
+            request.headers["X-Deadline-Ms"] = str(max(1, int(left_s * 1000)))
+            given = request.extensions.get("timeout", {})
+            request.extensions["timeout"] = {
+                phase: min(given.get(phase) or left_s + SLACK_S, left_s + SLACK_S)
+                for phase in ("connect", "read", "write", "pool")
+            }
         return await self._pool.transport.handle_async_request(request)
 
 

@@ -9,6 +9,7 @@ import base64
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ def checked_path(id: str) -> Path:  # noqa: A002  # the word of the interface
         raise DeclarationError(
             f"Path {id[:200]!r} is not absolute; give the whole path, since cleanup works in another process."
         )
+    if ".." in path.parts:
+        raise DeclarationError(
+            f"Path {id[:200]!r} goes up with '..'; give the path itself, since what lies before it may become a link."
+        )
     if path.parent == path:
         raise DeclarationError(f"Path {id!r} is the root of the file system; declare what is below it.")
     return path
@@ -41,15 +46,12 @@ def take(path: Path) -> State:
     return _Taking(path).state_of(path)
 
 
-def put_back(path: Path, prior: State) -> None:
-    """Bring the path back to a state: what was created goes, what was there returns. Safe to repeat."""
-    match prior["type"]:
-        case "absent":
-            _remove(path)
-        case "folder":
-            _restore_folder(path, prior)
-        case _:
-            _restore_leaf(path, prior)
+def put_back(path: Path, prior: State, check: Callable[[], None] = lambda: None) -> None:
+    """Bring the path back to a state: what was created goes, what was there returns. Safe to repeat.
+
+    `check` is called right before each change and raises when nothing more may be changed.
+    """
+    _PuttingBack(check).state(path, prior)
 
 
 class _Taking:
@@ -106,36 +108,71 @@ class _Taking:
         )
 
 
-def _restore_folder(path: Path, prior: State) -> None:
-    if path.is_symlink() or not path.is_dir():
-        _remove(path)
-        path.mkdir(parents=True)
-    path.chmod(stat.S_IRWXU)
-    entries: dict[str, State] = prior["entries"]
-    for entry in list(path.iterdir()):
-        if entry.name not in entries:
-            _remove(entry)
-    for name, state in entries.items():
-        put_back(path / name, state)
-    path.chmod(prior["mode"])
+class _PuttingBack:
+    """One roll-back, which looks before each change whether it still may."""
 
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
 
-def _restore_leaf(path: Path, prior: State) -> None:
-    """A file or link: made beside its place, then moved there, so that no reader sees half of it."""
-    if _is_there(path, prior):
-        return
-    if path.is_dir() and not path.is_symlink():
-        _remove(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".makegood-{secrets.token_hex(6)}")
-    try:
-        if prior["type"] == "link":
-            beside.symlink_to(prior["target"])
-        else:
-            _write(beside, base64.b64decode(prior["content"]), prior["mode"])
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    def state(self, path: Path, prior: State) -> None:
+        match prior["type"]:
+            case "absent":
+                self._remove(path)
+            case "folder":
+                self._folder(path, prior)
+            case _:
+                self._leaf(path, prior)
+
+    def _folder(self, path: Path, prior: State) -> None:
+        if path.is_symlink() or not path.is_dir():
+            self._remove(path)
+            self._check()
+            path.mkdir(parents=True)
+        self._check()
+        path.chmod(stat.S_IRWXU)
+        entries: dict[str, State] = prior["entries"]
+        for entry in list(path.iterdir()):
+            if entry.name not in entries:
+                self._remove(entry)
+        for name, state in entries.items():
+            self.state(path / name, state)
+        self._check()
+        path.chmod(prior["mode"])
+
+    def _leaf(self, path: Path, prior: State) -> None:
+        """A file or link: made beside its place, then moved there, so that no reader sees half of it."""
+        if _is_there(path, prior):
+            return
+        if path.is_dir() and not path.is_symlink():
+            self._remove(path)
+        self._check()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".makegood-{secrets.token_hex(6)}")
+        try:
+            if prior["type"] == "link":
+                beside.symlink_to(prior["target"])
+            else:
+                _write(beside, base64.b64decode(prior["content"]), prior["mode"])
+            self._check()
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _remove(self, path: Path) -> None:
+        """Remove whatever is there, folders with all that is in them, and nothing that a link points to."""
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        self._check()
+        if not stat.S_ISDIR(found.st_mode):
+            path.unlink(missing_ok=True)
+            return
+        path.chmod(stat.S_IRWXU)
+        for entry in list(path.iterdir()):
+            self._remove(entry)
+        self._check()
+        path.rmdir()
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
@@ -157,18 +194,3 @@ def _is_there(path: Path, prior: State) -> bool:
         return path.read_bytes() == base64.b64decode(prior["content"])
     except OSError:
         return False
-
-
-def _remove(path: Path) -> None:
-    """Remove whatever is there, folders with all that is in them, and nothing that a link points to."""
-    try:
-        found = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if not stat.S_ISDIR(found.st_mode):
-        path.unlink(missing_ok=True)
-        return
-    path.chmod(stat.S_IRWXU)
-    for entry in list(path.iterdir()):
-        _remove(entry)
-    path.rmdir()

@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -25,7 +25,7 @@ from makegood.store.ops import locks, resources
 from makegood.store.ops.blobs import spill
 from makegood.store.scripts import Op
 from makegood.tasks.masking import mask_named
-from makegood.tasks.rollbacks import KEEPS_ITSELF, check_declaration, prior_of
+from makegood.tasks.rollbacks import KEEPS_ITSELF, check_declaration, look_of
 from makegood.tasks.rules.callkeys import digest
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.failures import ToolFailure
@@ -45,6 +45,9 @@ waited for: what follows takes its time, and a process of its own has to end."""
 
 LIFETIME = 1.5
 """A lock outlives what is left of its attempt by half (CONTRACT E7)."""
+
+NO_LIMIT_S = 24 * 3600.0
+"""So long lives the lock of a call in a cleanup without limit. Its lifetime is the last resort: cleanup releases it."""
 
 LAST_WORDS_S = 5.0
 """How long a thread waits for its lock to be given back."""
@@ -97,6 +100,7 @@ class Residue:
         on_stale: told when the run turns out to be someone else's.
         is_stopped: whether the owner was told to stop; then nothing new begins.
         kinds: the registered kinds, where this process does not know them.
+        in_thread: runs what may block, to its end.
         prefix: how the holders begin, for whoever has to find the locks of a process that died.
         touched: whether the owner may have left anything; only before that does a lock timeout prove that nothing was done.
     """
@@ -112,6 +116,7 @@ class Residue:
     secret_fields: tuple[str, ...] = ()
     kinds: Collection[str] | None = None
     prefix: str = ""
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
     touched: bool = False
     began_s: float = field(default_factory=time.monotonic)
 
@@ -119,18 +124,30 @@ class Residue:
 
     async def declare(self, kind: str, id: str, prior: object | None = None) -> None:  # noqa: A002
         """Make durable what is about to be created or changed; returns when it is. Raises StaleFence."""
-        self._check_stopped()
-        if kind == "callback" and isinstance(id, str):  # it may have to be imported
-            await asyncio.to_thread(check_declaration, kind, id, prior, self.store.url, self.kinds)
+        if kind == "callback":  # it may have to be imported
+            await self.in_thread(lambda: self.check(kind, id, prior))
         else:
-            check_declaration(kind, id, prior, self.store.url, self.kinds)
+            self.check(kind, id, prior)
+        if await self.has_to_look(kind, id):
+            look, is_async = look_of(kind, id, self.store.url)
+            prior = await (look() if is_async else self.in_thread(look))
+        await self.record(kind, id, prior)
+
+    def check(self, kind: str, id: str, prior: object | None) -> None:  # noqa: A002
+        """Refuse what cannot be declared. Works in any thread."""
+        self._check_stopped()
+        check_declaration(kind, id, prior, self.store.url, self.kinds)
+
+    async def has_to_look(self, kind: str, id: str) -> bool:  # noqa: A002
+        """Whether the prior state is still to be looked at: only once, a repeat may find the run's own work there."""
+        if kind not in KEEPS_ITSELF:
+            return False
+        return not await self._do(resources.read_declared(self.owner.run_id, self._key(kind, id)))
+
+    async def record(self, kind: str, id: str, prior: object | None) -> None:  # noqa: A002
+        """Make a checked declaration durable."""
         owner = self.owner
-        key = digest([owner.call_key, owner.generation, kind, id])
-        if kind in KEEPS_ITSELF and not await self._do(resources.read_declared(owner.run_id, key)):
-            # Only the first time: what a repeat finds there may be the run's own work.
-            prior = await prior_of(kind, id, self.store.url)
-        whole = self._body(kind, id, prior)
-        body, digests, ahead = spill(owner.run_id, whole)
+        body, digests, ahead = spill(owner.run_id, self._body(kind, id, prior))
         self._check_stopped()
         if ahead:
             await self.store.do_all(ahead)
@@ -140,11 +157,14 @@ class Residue:
                 run_id=owner.run_id,
                 fence=owner.fence,
                 op=self.new_op(),
-                key=key,
+                key=self._key(kind, id),
                 body=body,
                 blob_digests=digests,
             )
         )
+
+    def _key(self, kind: str, id: str) -> str:  # noqa: A002
+        return digest([self.owner.call_key, self.owner.generation, kind, id])
 
     def _body(self, kind: str, id: str, prior: object) -> bytes:  # noqa: A002
         owner = self.owner
@@ -239,7 +259,8 @@ class Residue:
         return self.deadline.at_s - min(BEFORE_LIMIT_S, limit_s / 10)
 
     def _lifetime_ms(self) -> int:
-        return max(1, math.ceil(LIFETIME * self.run.left_s(time.monotonic()) * 1000))
+        left_s = self.run.left_s(time.monotonic())
+        return max(1, math.ceil((NO_LIMIT_S if math.isinf(left_s) else LIFETIME * left_s) * 1000))
 
     def _timeout(self, name: str) -> LockTimeout:
         waited_s = time.monotonic() - self.began_s

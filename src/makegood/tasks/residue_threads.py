@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from makegood.tasks.residue import LAST_WORDS_S, Residue, checked_name
+from makegood.tasks.rollbacks import look_of
 
 T = TypeVar("T")
 
@@ -23,8 +24,13 @@ class SyncResidue:
         self._aborted = False
 
     def declare(self, kind: str, id: str, prior: object | None = None) -> None:  # noqa: A002
-        """See Residue."""
-        self.call(self.residue.declare(kind, id, prior))
+        """See Residue. What may block does so in this thread, which its call has anyway."""
+        residue = self.residue
+        residue.check(kind, id, prior)
+        if self.call(residue.has_to_look(kind, id)):
+            look, is_async = look_of(kind, id, residue.store.url)
+            prior = self.call(look()) if is_async else look()
+        self.call(residue.record(kind, id, prior))
 
     def lock(self, name: str) -> SyncHold:
         """`with … as token`: the lock is held inside."""

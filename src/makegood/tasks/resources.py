@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from makegood.errors import DeclarationError
-from makegood.tasks.checks import check_signature, is_name
+from makegood.tasks.checks import check_signature, is_async, is_name
 
 BUILT_IN: Final = frozenset({"redis_key", "path", "callback"})
 _KIND: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -50,7 +49,7 @@ def resource(kind: str) -> Callable[[F], F]:
             raise DeclarationError(
                 f"Resource kind {kind!r} is declared twice, by {_place(known.fn)} and {_place(fn)}; rename one."
             )
-        _registered[kind] = Resource(kind, fn, inspect.iscoroutinefunction(fn))
+        _registered[kind] = Resource(kind, fn, is_async(fn))
         return fn
 
     return register

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +16,11 @@ import orjson
 from makegood.errors import DeclarationError
 from makegood.store.ops.resources import ResourceStatus, StoredResource, read_resources
 from makegood.tasks import paths
-from makegood.tasks.checks import check_signature
+from makegood.tasks.checks import check_signature, is_async
+from makegood.tasks.context import ToolContext
 from makegood.tasks.flows import Flow, resolved
 from makegood.tasks.resources import registered_resources
+from makegood.tasks.rules.failures import short_message
 from makegood.urls import mask_url
 
 KEEPS_ITSELF = frozenset({"redis_key", "path"})
@@ -114,11 +114,17 @@ def check_declaration(
         raise _unknown(kind)
 
 
-async def prior_of(kind: str, id: str, store_url: str) -> Any:  # noqa: A002
-    """The state of a resource of a kind that keeps it itself, as JSON."""
+def look_of(
+    kind: str,
+    id: str,  # noqa: A002
+    store_url: str,
+) -> tuple[Callable[[], Any], bool]:
+    """What looks at the prior state of a kind that keeps it itself, as JSON, and whether it is async; else it may block."""
     if kind == "redis_key":
-        return await _snapshots().take(*_snapshots().target(id, store_url))
-    return await asyncio.to_thread(paths.take, paths.checked_path(id))
+        url, key = _snapshots().target(id, store_url)
+        return (lambda: _snapshots().take(url, key)), True
+    path = paths.checked_path(id)
+    return (lambda: paths.take(path)), False
 
 
 # --- after: how it comes back ---------------------------------------------------------------------------------------
@@ -126,24 +132,31 @@ async def prior_of(kind: str, id: str, store_url: str) -> Any:  # noqa: A002
 
 def rollback_of(
     resource_kind: str, resource_id: str, prior: Any, store_url: str
-) -> tuple[Callable[[Any], Any], bool]:
+) -> tuple[Callable[[ToolContext], Any], bool]:
     """What brings a resource back: a function of the context, and whether it is async. Safe to run twice.
 
-    Raises DeclarationError when this process knows no way: the kind is not registered, or its callback is gone.
+    Raises DeclarationError when this process knows no way: the kind is not registered. A callback is imported when the
+    function runs, in its thread, since a module may do anything while it is imported.
     """
     if resource_kind == "redis_key":
         url, key = _snapshots().target(resource_id, store_url)
         return (lambda ctx: _snapshots().put_back(url, key, prior)), True
     if resource_kind == "path":
         path = paths.checked_path(resource_id)
-        return (lambda ctx: asyncio.to_thread(paths.put_back, path, prior)), True
+        return (lambda ctx: paths.put_back(path, prior, ctx._check_may_act)), False
     if resource_kind == "callback":
-        fn = _callback(resource_id)
-        return (lambda ctx: fn(ctx, resource_id, prior)), inspect.iscoroutinefunction(fn)
+        return (lambda ctx: _call_back(ctx, resource_id, prior)), False
     known = registered_resources().get(resource_kind)
     if known is None:
         raise _unknown(resource_kind)
     return (lambda ctx: known.fn(ctx, resource_id, prior)), known.is_async
+
+
+def _call_back(ctx: ToolContext, id: str, prior: Any) -> Any:  # noqa: A002
+    fn = _callback(id)
+    if is_async(fn):
+        return ctx._call_async(lambda own: fn(own, id, prior))
+    return fn(ctx, id, prior)
 
 
 def _snapshots() -> Any:
@@ -160,11 +173,13 @@ def _callback(id: str) -> Callable[..., Any]:  # noqa: A002
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # a module may raise anything while it is imported, SystemExit too
         raise DeclarationError(
-            f"Callback {id[:200]!r} cannot be imported ({error}); name it as module:function, at the top of a module that "
-            "every worker can import."
-        ) from None
+            f"Callback {id[:200]!r} cannot be imported ({short_message(error)}); name it as module:function, at the top of a "
+            "module that every worker can import."
+        ) from error
     check_signature(f"Callback {id[:200]!r}", found, ("ctx", "id", "prior"))
     return found  # type: ignore[no-any-return]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import queue
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from makegood.spawn import Ending, spawn
@@ -32,6 +34,23 @@ ResidueOf = Callable[[Callable[[], bool]], Residue]
 """Makes the residue of a body from what says whether it was told to stop."""
 
 
+async def awaited(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of an async function, which a plain wrapper may stand in front of."""
+    value = fn(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def returned(name: str, value: Any) -> Any:
+    """What a sync function returned; an awaitable is none: nobody would await it, and nothing would have been done."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(
+            f"{name} returned an awaitable; declare it with async def, or let its decorator do so."
+        )
+    return value
+
+
 class TaskRunning:
     """Work as a task of the loop whose end is a value; `stop()` cancels it, again each time it is called."""
 
@@ -48,11 +67,18 @@ class TaskRunning:
         """What the work raised is a value, so that SystemExit ends a run and not the loop."""
         try:
             outcome = True, await work
-        except GeneratorExit:  # the loop is gone
-            raise
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and self._is_closed():
+                raise
             outcome = False, error
         self._ended(outcome)
+
+    def _is_closed(self) -> bool:
+        """Whether this goes on only to be collected: its loop is gone, or runs something else."""
+        try:
+            return asyncio.current_task() is not self._task
+        except RuntimeError:
+            return True
 
     def _ended(self, outcome: tuple[bool, Any]) -> None:
         self.ending.set(outcome)
@@ -80,7 +106,7 @@ class TaskBody(TaskRunning):
         live = until_stopped(facts, self._view)
         residue = None if residue_of is None else residue_of(self._view.is_set)
         context = make_context(live, where, self._view, self._log, lambda: async_client(pool, live), residue)
-        super().__init__(tool.fn(context, **kwargs), f"tool-{tool.name}")
+        super().__init__(awaited(tool.fn, context, **kwargs), f"tool-{tool.name}")
 
     def stop(self) -> None:
         """Tell the tool and cancel its task."""
@@ -95,16 +121,24 @@ class TaskBody(TaskRunning):
 class ThreadRunning:
     """Sync work in a reserved slot of the pool; it cannot be stopped, so from the second request on it counts as stuck."""
 
-    def __init__(self, threads: SyncPool, work: Callable[[], Any]) -> None:
+    def __init__(self, threads: SyncPool, work: Callable[[], Any], name: str) -> None:
         self._threads = threads
         self._stops = 0
-        self.ending = threads.run(work)
+        self.ending = threads.run(lambda: returned(name, work()))
 
     def stop(self) -> None:
         """Note that the work should have ended."""
         self._stops += 1
         if self._stops > 1:
             self._threads.mark_stuck(self.ending)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Async work of a sync body."""
+
+    name: str
+    fn: Callable[..., Any]
 
 
 class ThreadBody(ThreadRunning):
@@ -122,13 +156,18 @@ class ThreadBody(ThreadRunning):
     ) -> None:
         self._view = CancelView()
         self._log = CallLogger(log, dict(where))
-        loop = asyncio.get_running_loop()
-        self._bridge = Bridge(pool, until_stopped(facts, self._view), loop)
-        self._residue = None if residue_of is None else SyncResidue(residue_of(self._view.is_set), loop)
+        self._loop = asyncio.get_running_loop()
+        live = until_stopped(facts, self._view)
+        self._bridge = Bridge(pool, live, self._loop)
+        self._residue = None if residue_of is None else SyncResidue(residue_of(self._view.is_set), self._loop)
         context = make_context(
-            facts, where, self._view, self._log, lambda: sync_client(self._bridge), self._residue
+            live, where, self._view, self._log, lambda: sync_client(self._bridge), self._residue
         )
-        super().__init__(threads, lambda: tool.fn(context, **kwargs))
+        context._on_loop = lambda fn: self._on_loop(
+            lambda: TaskBody(_Part(tool.name, fn), facts, where, pool, {})
+        )
+        self._part: TaskBody | None = None
+        super().__init__(threads, lambda: tool.fn(context, **kwargs), tool.name)
         self.ending.follow(self._ended)
 
     def stop(self) -> None:
@@ -137,7 +176,26 @@ class ThreadBody(ThreadRunning):
         self._bridge.abort()
         if self._residue is not None:
             self._residue.abort()
+        if self._part is not None:
+            self._part.stop()
         super().stop()
+
+    def _on_loop(self, start: Callable[[], TaskBody]) -> Any:
+        """From the thread: the result of async work, which is over when this returns, also when it was stopped."""
+        ended: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def begin() -> None:
+            if self._view.is_set():
+                ended.put((False, TimeoutError("It was told to stop; nothing more begins.")))
+                return
+            part = self._part = start()
+            part.ending.follow(lambda: ended.put(part.ending.outcome or (True, None)))
+
+        self._loop.call_soon_threadsafe(begin)
+        succeeded, value = ended.get()
+        if succeeded:
+            return value
+        raise value
 
     def _ended(self) -> None:
         self._log.over = True
@@ -168,4 +226,5 @@ def make_context(
         log=call_log,
         _open_http=open_http,
         _residue=residue,
+        _may_act=facts.may_send,
     )

@@ -11,10 +11,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from makegood.spawn import Ending
+from makegood.spawn import Ending, first_of
 
+T = TypeVar("T")
 Job = tuple[Callable[[], Any], Ending]
 
 
@@ -78,6 +79,25 @@ class SyncPool:
             threading.Thread(target=self._serve, args=(inbox,), daemon=True, name="makegood-tool").start()
         inbox.put((work, ending))
         return ending
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run work of an async body in a slot; over when this returns or raises, however often it is cancelled (E6)."""
+        await self.reserve()
+        ending = self.run(work)
+        cancelled: asyncio.CancelledError | None = None
+        while ending.outcome is None:
+            try:
+                await first_of(ending.follow, timeout_s=None)
+            except asyncio.CancelledError as error:
+                if cancelled is not None:
+                    self.mark_stuck(ending)
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        succeeded, value = ending.outcome
+        if not succeeded:
+            raise value
+        return value  # type: ignore[no-any-return]
 
     def mark_stuck(self, ending: Ending) -> None:
         """Say that a job is past its limit and does not stop: its thread is replaced."""

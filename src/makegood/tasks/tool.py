@@ -19,6 +19,7 @@ from makegood.tasks.checks import (
     check_importable,
     check_signature,
     function_name,
+    is_async,
 )
 from makegood.tasks.masking import holds_mask
 from makegood.tasks.policies import (
@@ -85,7 +86,7 @@ class Tool(Generic[P, R]):
         functools.update_wrapper(self, fn)
         self.name: str = fn.__name__
         self.fn = fn
-        self.is_async = inspect.iscoroutinefunction(fn)
+        self.is_async = is_async(fn)
         self.effect: Effect = effect
         self.arguments = arguments
         self.identity: Identity | None = None
@@ -150,7 +151,7 @@ class Tool(Generic[P, R]):
         if fn is None:
             return self.probe
         self._check_helper("probe", fn, self.probe_with)
-        self.probe_with = Probe(fn, inspect.iscoroutinefunction(fn))
+        self.probe_with = Probe(fn, is_async(fn))
         return fn
 
     def parse(self, raw_json: str | None) -> dict[str, Any]:
@@ -206,7 +207,7 @@ class Tool(Generic[P, R]):
         check_choice(f"{self.name}.compensate", "handles_unknown", handles_unknown, (False, True))
         check_choice(f"{self.name}.compensate", "effect", effect, get_args(UndoEffect))
         self._refuse_masked(self.arguments.secret)
-        self.compensation = Compensation(fn, handles_unknown, effect, inspect.iscoroutinefunction(fn))
+        self.compensation = Compensation(fn, handles_unknown, effect, is_async(fn))
         return fn
 
     def _refuse_masked(self, masked: Iterable[str]) -> None:

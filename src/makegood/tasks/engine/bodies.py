@@ -60,6 +60,7 @@ def residue_of(attempt: Attempt, owner: Owner, deadline: Deadline, is_stopped: C
         lambda: attempt.cancel.ask("disposed"),
         is_stopped,
         attempt.env.secret_fields,
+        in_thread=attempt.env.threads.call,
     )
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from makegood.errors import InvalidInput, StaleFence, StoreUnreachable
 from makegood.tasks.cancel import Cancel
+from makegood.tasks.checks import is_async
 from makegood.tasks.context import CallLogger, DeadlineView, log
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.bodies import residue_of
@@ -20,7 +20,7 @@ from makegood.tasks.residue import Owner, Residue
 from makegood.tasks.residue_threads import SyncResidue
 from makegood.tasks.rollbacks import SNAPSHOT
 from makegood.tasks.rules.deadline import Deadline
-from makegood.tasks.runners import ThreadRunning
+from makegood.tasks.runners import ThreadRunning, awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ async def run_snapshot(attempt: Attempt, deadline: Deadline) -> None:
         raise EndRun("INVALID_REQUEST", str(error)) from error
     owner = Owner(attempt.run_id, attempt.claim.fence, attempt.number, 0, SNAPSHOT, 0)
     residue = residue_of(attempt, owner, deadline, lambda: _is_over(attempt, deadline))
-    is_async = inspect.iscoroutinefunction(hook)
+    on_loop = is_async(hook)
     context = SnapshotContext(
         attempt.run_id,
         attempt.number,
         DeadlineView(deadline),
         _logger(attempt, SNAPSHOT),
         attempt.cancel,
-        residue if is_async else SyncResidue(residue, asyncio.get_running_loop()),
+        residue if on_loop else SyncResidue(residue, asyncio.get_running_loop()),
     )
     await _performed(attempt, hook, (context, value), deadline, SNAPSHOT)
 
@@ -128,10 +128,10 @@ async def _called(
     attempt: Attempt, hook: Callable[..., Any], args: Sequence[Any], deadline: Deadline, name: str
 ) -> None:
     """An async hook on the loop; a sync one in a thread of the pool, so that it may block."""
-    if inspect.iscoroutinefunction(hook):
-        await attempt.value_of(hook(*args), deadline, name)
+    if is_async(hook):
+        await attempt.value_of(awaited(hook, *args), deadline, name)
         return
     threads = attempt.env.threads
     await attempt.value_of(threads.reserve(), deadline, f"a free thread for {name}")
-    running = ThreadRunning(threads, lambda: hook(*args))
+    running = ThreadRunning(threads, lambda: hook(*args), name)
     attempt.value_in(await attempt.supervised(running, deadline, name), name)
