@@ -60,7 +60,7 @@ class StillStopping(MakegoodError, TimeoutError):
 
 
 class RunNotFound(MakegoodError, LookupError):
-    """There is no run R in this store; check the id and the URL (finished runs are kept for 14 days)."""
+    """There is no run R in this store; check the id and the URL."""
 
 
 class StoreUnreachable(MakegoodError, ConnectionError):

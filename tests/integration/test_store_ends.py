@@ -20,9 +20,7 @@ from support.store_ops import end, note, release
 def end_cleanup_of(world: World, state: State) -> None:
     """The cleanup that is due is claimed and finds everything made good."""
     held = claim_cleanup(world)
-    world.do(
-        end_cleanup(run_id=held.run_id, fence=held.fence, op=world.op(), target=state, code="", message="")
-    )
+    world.do(end_cleanup(run_id=held.run_id, fence=held.fence, op=world.op(), target=state))
     assert world.state(held.run_id) == state
 
 
@@ -248,7 +246,7 @@ def test_a_run_counts_once(world: World, state: str) -> None:
     asked = request_cleanup(run_id=held.run_id, undo_succeeded=True, actor="ada", reason="r")
     world.do(asked)
     assert world.state(held.run_id) == State.CLEANING
-    end_cleanup_of(world, State.FAILED)
+    end_cleanup_of(world, state)
     finished = {name: value for name, value in world.counters().items() if name.startswith("runs_finished")}
     assert finished == {f"runs_finished_total|{AGENT}|{state}": 1}
 

@@ -23,7 +23,7 @@ class Code(IntEnum):
 
 
 class OutOfOrder(MakegoodError):
-    """An intent named a step that has not ended, or a step that is there already with another decision."""
+    """What was to be written does not follow what is stored: a step that has not ended, a call that is settled already."""
 
 
 class TooManyContinuations(MakegoodError):
@@ -31,7 +31,7 @@ class TooManyContinuations(MakegoodError):
 
 
 class Unsettled(MakegoodError):
-    """The run cannot go on: an outcome is unknown, or a lock is still registered."""
+    """Something has to be cleaned up first, or the cleanup worked for another end than the one it is to have now."""
 
 
 def text(value: Any) -> str:
@@ -58,7 +58,7 @@ def checked(reply: list[Any], run_id: str) -> list[Any]:
         )
     if code == Code.OUT_OF_ORDER:
         raise OutOfOrder(
-            f"Run {run_id}: the step does not follow what is stored (at {reply[1]}, ended {reply[2]})."
+            f"Run {run_id}: what was to be written does not follow what is stored ({text(reply[1])}, {text(reply[2])})."
         )
     raise _rare(code, reply, run_id)
 
@@ -68,8 +68,8 @@ def _rare(code: int, reply: list[Any], run_id: str) -> MakegoodError:
         return TooManyContinuations(f"Run {run_id} was continued {text(reply[1])} times in one attempt.")
     if code == Code.UNSETTLED:
         return Unsettled(
-            f"Run {run_id} has a call whose outcome is not known, or a lock; mark the call done or undone, or retry "
-            "its cleanup."
+            f"Run {run_id} has a call whose outcome is not known, an undo that is not finished, or a lock: something has to "
+            "be cleaned up first."
         )
     if code == Code.OLD_VERSION:
         return Conflict(

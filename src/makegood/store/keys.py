@@ -67,7 +67,7 @@ def run_key(run_id: str) -> str:
 
 
 def journal_key(run_id: str) -> str:
-    """Hash: the journal rows, three fields each (`row`, `row.s` status line, `row.o` outcome)."""
+    """Hash: the journal rows: `row`, `row.s` status line, `row.o` outcome, `row.r` repeats of cleanup, `row.u`, `row.v` undo."""
     return f"{prefix_of(run_id)}j:{run_id}"
 
 

@@ -11,9 +11,6 @@ from makegood.store.ops import breakers as ops
 from makegood.tasks.policies import BreakerPolicy
 from makegood.tasks.rules.breaker import Admitted, BreakerState, Rejected, from_fields
 
-REFRESH_S = 1.0
-"""How old a worker's picture of the breakers may be."""
-
 PROBE_LEASE_S = 60.0
 """How long a half-open breaker waits for its probe before another call may try; longer than a call's own limit."""
 

@@ -32,7 +32,7 @@ def list_reviews(agent: str | None, limit: int) -> Flow[list[dict[str, Any]]]:
 
 
 def load_review(run_id: str) -> Flow[dict[str, Any]]:
-    """The review of a run, also after it was decided. Raises RunNotFound, Conflict (the run never came to a person)."""
+    """The review of a run, also after a retry or resolve. Raises RunNotFound, Conflict (no review, or resumed)."""
     stored = yield from load_record(run_id)
     if stored["state"] != State.REVIEW and not stored.get("rv_at"):
         raise Conflict(
