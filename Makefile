@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 CODE   := src tests $(wildcard bench examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-system check format bench lock clean
+.PHONY: help install demo test test-system mutate check format bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ test: $(READY) ## all tests; they bring their own Valkey (ARGS="-k lease" picks 
 
 test-system: $(READY) ## the tests that need redis-server and rabbitmq-server of this system
 	@$(BIN)/pytest --system $(ARGS)
+
+mutate: $(READY) ## change the pure rules in 1,900 small ways: the rule tests notice 85 % or more (ten minutes)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c requirements/lock.txt -r requirements/mutate.txt
+	@$(BIN)/python tests/tools/mutation_score.py 85
 
 check: $(READY) ## lint, format, types, import directions, the built package
 	$(BIN)/ruff check $(CODE)
@@ -46,7 +50,7 @@ lock: ## write requirements/lock.txt anew from the ranges in pyproject.toml
 	mv requirements/lock.new requirements/lock.txt
 
 clean: ## remove .venv, build results and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache mutants
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements/lock.txt

@@ -125,6 +125,22 @@ def test_a_lock_that_was_given_back_is_not_taken_again_by_an_old_send(world: Wor
     assert "owner" not in world.do(locks.read_lock("account"))
 
 
+@pytest.mark.contract("E7", "J26")
+def test_an_acquisition_that_was_given_up_takes_no_lock_later(world: World) -> None:
+    """Somebody else had it until its time was over; when it is free nobody waits for it any more."""
+    other, held = world.running(), world.running()
+    world.do(acquire(other, "theirs"))
+    send = acquire(held, "h1")
+    assert world.do(send).token is None
+    given_up = locks.release_lock(run_id=held.run_id, fence=held.fence, holder="h1", name="account")
+    assert not world.do(given_up)
+    assert world.do(locks.read_lock("account"))["holder"] == "theirs"
+    world.do(locks.release_lock(run_id=other.run_id, fence=other.fence, holder="theirs", name="account"))
+    assert late(world, send).token is None
+    assert not late(world, given_up)
+    assert world.do(acquire(held, "h2")).token
+
+
 @pytest.mark.contract("D9")
 def test_a_run_that_ended_for_a_lost_worker_is_not_ended_again_by_it(world: World) -> None:
     """It was told to stop and its worker was lost, so it is cancelled; that worker is still there and knows of effects."""
@@ -152,7 +168,5 @@ def test_a_cancel_that_came_too_late_is_not_the_verdict_of_a_later_cleanup(
     asked = review.request_cleanup(run_id=held.run_id, undo_succeeded=True, actor="ada", reason="")
     assert world.do(asked).result == "requested"
     held = claim_cleanup(world)
-    op = cleanup.end_cleanup(
-        run_id=held.run_id, fence=held.fence, op=world.op(), target=state, code="", message=""
-    )
+    op = cleanup.end_cleanup(run_id=held.run_id, fence=held.fence, op=world.op(), target=state)
     assert world.do(op) == state

@@ -222,6 +222,9 @@ def test_the_declaration_is_json_without_secrets() -> None:
         "timeout": 8,
         "isolation": "thread",
         "breaker": "tickets",
+        "on_failure": "keep",
+        "compensates": False,
+        "probes": False,
     }
     for text in (json.dumps(shown), repr(made)):
         assert "hunter2" not in text

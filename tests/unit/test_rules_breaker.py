@@ -180,3 +180,20 @@ def test_no_fields_are_a_new_breaker_and_unknown_states_are_refused() -> None:
     assert from_fields({}) == BreakerState()
     with pytest.raises(ValueError, match="ajar"):
         from_fields({"state": "ajar"})
+
+
+@pytest.mark.contract("C9")
+def test_a_probe_that_does_not_count_leaves_no_trace_of_itself() -> None:
+    """The next one finds the place as free as it was before the first."""
+    probing, _ = ask(opened(), 30_000, "p1")
+    free = on_neutral(probing, owner="p1")
+    assert (free.state, free.probe_owner, free.probe_until_ms) == ("half_open", "", 0)
+
+
+@pytest.mark.contract("C9")
+def test_it_is_known_since_when_a_breaker_is_open() -> None:
+    """Whoever opened it: the eighth failure, a probe, an operator."""
+    assert (opened().opened_at_ms, opened().held) == (T0, False)
+    again = failed(ask(opened(), 31_000, "p1")[0], 32_000, owner="p1")
+    assert again.opened_at_ms == T0 + 32_000
+    assert hold_open(T0) == BreakerState("open", opened_at_ms=T0, held=True)

@@ -235,3 +235,51 @@ def test_names_are_bare_words() -> None:
     assert word('x\n"y') == "x??y"
     assert word("") == "?"
     assert len(word("a" * 500)) == 64
+
+
+@pytest.mark.contract("E5")
+@pytest.mark.parametrize(
+    ("value", "chars", "shown"),
+    [
+        ("abc", 5, '"abc"'),
+        ("abcd", 5, '"ab…"'),
+        ("abcdefgh", 8, '"abcde…"'),
+        ("\n" * 9, 9, r'"\n\n\n…"'),
+        ({"a": 1}, 7, '{"a":1}'),
+        ({"a": 1}, 6, r'"{\"…"'),
+        (["\u2028"], 10, r'["\u2028"]'),
+        (["\u2028"], 9, r'"[\"…"'),
+        ("é", 3, '"é"'),
+        ("", 3, '""'),
+        ("", 0, '""'),
+    ],
+)
+def test_what_fits_stands_whole_and_the_rest_says_that_it_was_cut(value: Any, chars: int, shown: str) -> None:
+    """To the last character."""
+    assert quoted(value, chars) == shown
+
+
+@pytest.mark.contract("E5")
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("abcd", "abcd"),
+        ("abcde", "abcde"),
+        ("abcdef", "abcde"),
+        ({"a": [1, 2]}, '{"a":'),
+        ([10], [10]),
+        ([100], "[100]"),
+        ([1], [1]),
+        ([[]], [[]]),
+    ],
+)
+def test_of_a_large_value_one_character_more_is_kept_than_is_shown(value: Any, kept: Any) -> None:
+    """So that what shows it sees that it has to be cut."""
+    assert shortened(value, 4) == kept
+
+
+def test_only_its_own_marks_stay_in_a_word() -> None:
+    """Letters, digits and `_-./:`; every other one becomes a question mark."""
+    assert word("aZ9_-./:X é") == "aZ9_-./:X??"
+    assert word("X", 1) == "X"
+    assert word('"\\|') == "???"

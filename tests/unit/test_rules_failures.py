@@ -333,6 +333,35 @@ def test_an_answer_that_nobody_read_is_not_fetched_for_its_text() -> None:
     assert classify_tool_error(answered_requests(403)).message == "HTTP 403"
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(399, "bug"), (400, "business"), (499, "business"), (500, "infrastructure"), (599, "infrastructure")],
+)
+def test_the_hundreds_of_a_status_say_whose_fault_it_is(status: int, kind: FailureKind) -> None:
+    """And what is no status of HTTP says nothing: then it is a bug like any other."""
+    assert classify_tool_error(answered(status)) == ToolFailure(kind, f"HTTP_{status}", f"HTTP {status}")
+    for wrong in (True, 99, 600):
+        response = type("Response", (), {"status_code": wrong})()
+        assert classify_tool_error(foreign("Odd", response=response)).code == "BUG"
+
+
+def test_what_went_wrong_is_said_in_the_words_of_the_error() -> None:
+    """For whatever reason the connection failed, and for a repeat that is refused."""
+    assert classify_tool_error(ConnectionResetError("by peer")).message == "ConnectionResetError: by peer"
+    assert classify_tool_error(httpx.UnsupportedProtocol("ftp")).message == "UnsupportedProtocol: ftp"
+    assert classify_tool_error(answered(409, "later"), repeat=True).message == "HTTP 409: later"
+    assert classify_tool_error(answered(422, "other body"), repeat=True).message == "HTTP 422: other body"
+
+
+def test_one_refused_repeat_makes_the_outcome_of_a_group_unknown() -> None:
+    """The least certain part counts."""
+    refused = answered(422, "other body")
+    assert classify_tool_error(ExceptionGroup("x", [ToolError("no"), refused]), repeat=True).outcome_unknown
+    assert not classify_tool_error(
+        ExceptionGroup("x", [ToolError("no"), ToolError("no")]), repeat=True
+    ).outcome_unknown
+
+
 def test_the_rules_import_no_http_library() -> None:
     """`import makegood` stays fast: exceptions are told by their names."""
     code = "import sys, makegood.tasks.rules.failures; print({'httpx', 'requests', 'aiohttp', 'pydantic'} & set(sys.modules))"

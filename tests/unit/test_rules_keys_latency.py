@@ -188,3 +188,23 @@ def test_what_tripped_is_named() -> None:
     """The run's error says which call it was."""
     streak = after([FAIL], [FAIL], [FAIL]).tripped
     assert streak == Streak("pay", "d1", error_signature("HTTP_404", "no order"), 3)
+
+
+@pytest.mark.contract("D3")
+def test_both_writers_of_canonical_json_write_the_same() -> None:
+    """What only the standard library can write has no blanks and sorted keys, too."""
+    assert canonical_json({"b": [1, 2], "a": {"d": 1, "c": 2}}) == b'{"a":{"c":2,"d":1},"b":[1,2]}'
+    assert canonical_json({"b": [2**70, 2], "a": "é"}) == b'{"a":"\\u00e9","b":[1180591620717411303424,2]}'
+
+
+@pytest.mark.parametrize("q", [-0.01, 1.01, 2])
+def test_a_share_is_between_nothing_and_all(q: float) -> None:
+    """A percentage is no share."""
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        percentile({3: 1}, q)
+
+
+@pytest.mark.contract("A5")
+def test_errors_are_the_same_when_only_their_numbers_differ() -> None:
+    """Each number counts as one, however long."""
+    assert error_signature("HTTP_404", "order 17 of 4: no") == "HTTP_404: order # of #: no"
