@@ -69,8 +69,8 @@ class LossyProxy:
                     self._answer(client, server)
                     continue
                 self.cuts.remove(cut)
-                reply = _all_of(client, server)
                 self.lost += 1
+                reply = _all_of(client, server)
                 client.sendall(reply[: cut.letting_through])
                 break
         _shut(client)
