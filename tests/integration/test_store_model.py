@@ -20,7 +20,7 @@ def profile(sequences: int, steps: int) -> settings:
     """The same sequences each time, unless there are to be new ones."""
     return settings(
         max_examples=SEQUENCES or sequences,
-        stateful_step_count=2 * steps if SEQUENCES else steps,
+        stateful_step_count=steps,
         derandomize=not SEQUENCES,
         database=None,
         deadline=None,

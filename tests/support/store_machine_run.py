@@ -158,7 +158,8 @@ class RunMachine(StoreMachine):
         old = [
             row_id
             for row_id, row in run.rows.items()
-            if row.status == "unknown" or (row.attempt < run.attempt and not row.stands and not row.open)
+            if row.undo != "succeeded"  # that generation is over: the call would have a new row
+            and (row.status == "unknown" or (row.attempt < run.attempt and not row.stands and not row.open))
         ]
         new = [f"{tool}:{len(run.rows) + n}#1" for n, tool in enumerate(TOOLS)]
         rows = []
