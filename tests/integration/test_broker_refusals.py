@@ -12,7 +12,7 @@ from makegood.cli.base import State
 from makegood.cli.doctor import Report, examine
 from makegood.errors import NotAllowed
 from makegood.settings import Settings
-from makegood.tasks.wakeup import Publisher
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, Publisher
 from makegood.urls import broker_url_for
 from makegood.workers import obituary
 from support.rabbit import Rabbit, rabbit
@@ -108,4 +108,4 @@ def test_a_supervisor_whose_broker_refuses_still_gives_runs_back(
     with Client(store_url, broker_url=wrong) as client, pytest.raises(NotAllowed, match="is stored"):
         client.enqueue("anyone", "hello")
     settings = Settings(redis_url=store_url, broker_url=wrong)
-    obituary._announce(settings, [RUN], True)
+    obituary._announce(settings, {RUN: QUARANTINE_QUEUE})

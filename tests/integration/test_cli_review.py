@@ -71,15 +71,17 @@ def test_the_person_on_call_sees_intent_knowledge_key_and_commands(env: dict[str
     run_id = in_review(world, FLIGHT, HOTEL, MAIL)
     ran = inside("review", "show", run_id, env=env)
     assert ran.code == 0
+    version = world.record(run_id)["version"]
+    tail = f"--expected-version {version} --reason …"
     for wanted in (
         "1. Undoing hotel did not succeed.",
         "2. Did mail take effect?",
         'hotel {"customer": "c1"}',
         "failed after 1 try: TOOL_ERROR: The hotel is closed.",
         f"idempotency key {run_id}:{MAIL.call_key}:1",
-        f"makegood review mark {run_id} {MAIL.call_key} undone --generation 1 --reason …",
-        f"makegood review retry {run_id} --reason …",
-        f"makegood review resolve {run_id} --reason …",
+        f"makegood review mark {run_id} {MAIL.call_key} undone --generation 1 {tail}",
+        f"makegood review retry {run_id} {tail}",
+        f"makegood review resolve {run_id} {tail}",
         "failed with  BUG: It broke.",
     ):
         assert wanted in ran.out, ran.out

@@ -138,9 +138,10 @@ def test_once_undoing_a_call_has_begun_the_question_is_its_effect(
         run_id = in_review(world, half, items=[{**item(half), "kind": kind}])
         found = client.review(run_id)
         (asked,) = found["items"]
-        assert asked["question"].startswith("Undoing mail did not succeed.")
+        doubt = undoing == "unknown"  # it may not be repeated: a retry would only ask again
+        assert asked["question"].startswith("Was mail undone?" if doubt else "Undoing mail did not succeed.")
         assert [each["means"].partition(":")[0] for each in asked["answers"]] == [
-            "the cause is repaired", "it may stay", "it is undone, by hand",
+            *([] if doubt else ["the cause is repaired"]), "it may stay", "it is undone, by hand",
         ]  # fmt: skip
         assert [each["command"].split()[2] for each in found["decisions"]] == ["retry", "resolve"]
         client.mark(run_id, half.call_key, mark, **WHO)

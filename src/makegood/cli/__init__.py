@@ -13,6 +13,8 @@ from typing import NoReturn
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
-    from makegood.cli.exits import run
-
+    try:
+        from makegood.cli.exits import run
+    except KeyboardInterrupt:  # before anything is there that would be quiet about it
+        sys.exit(130)
     sys.exit(run(arguments))

@@ -42,14 +42,15 @@ def load_review(run_id: str) -> Flow[dict[str, Any]]:
     (audited,) = yield [read_audit(run_id)]
     left = yield from resources_left(run_id)
     waits = stored["state"] == State.REVIEW
+    review = summary(stored)
     items = [
-        item_view(run_id, item, entries, waits and is_question(item, entries, left))
+        item_view(review, item, entries, waits and is_question(item, entries, left))
         for item in whole_items(stored, entries)
     ]
     return {
-        **summary(stored),
+        **review,
         "items": items,
-        "decisions": _decisions(run_id, entries) if waits else [],
+        "decisions": _decisions(review, entries) if waits else [],
         "journal": [record(entry) for entry in entries],
         "audit": audited,
     }
@@ -135,9 +136,9 @@ def is_question(item: Mapping[str, Any], entries: Sequence[Entry], left: Sequenc
 
 
 def item_view(
-    run_id: str, item: Mapping[str, Any], entries: Sequence[Entry], is_open: bool
+    review: Mapping[str, Any], item: Mapping[str, Any], entries: Sequence[Entry], is_open: bool
 ) -> dict[str, Any]:
-    """One question with its journal row and, while it is open, the commands that answer it."""
+    """One question with its journal row and, while it is open, the commands that answer it; `review` as `summary` gives it."""
     entry = _entry_of(item, entries)
     row = {} if entry is None else record(entry)
     known = {name: row.get(name) for name in SHOWN}
@@ -148,7 +149,7 @@ def item_view(
         **known,
         "tool": item.get("tool") or known["tool"],
         "question": _question(item, entry),
-        "answers": _answers(run_id, item, entry) if is_open else [],
+        "answers": _answers(review, item, entry) if is_open else [],
     }
 
 
@@ -167,47 +168,55 @@ def _question(item: Mapping[str, Any], entry: Entry | None) -> str:
         resource = item.get("resource") or {}
         named = f"{resource.get('kind')} {resource.get('id')}"
         return f"{named} could not be rolled back. Repair the cause or do it by hand; if it may stay, resume or resolve."
-    if item["kind"] == "poison":
-        return f"{said} Find the cause before anything runs again."
-    if item["kind"] == "timeout":
-        return f"{said} Some of what it had to do was not tried."
-    if entry is None:
-        return f"{said} Look at the run's events."
+    if entry is None or item["kind"] == "poison":
+        what = {
+            "poison": "Find the cause before anything runs again.",
+            "timeout": "Some of what it had to do was not tried.",
+        }
+        return f"{said} {what.get(item['kind'], "Look at the run's events.")}"
     if item["kind"] == "unknown" and not undo_open(entry.row):
         return f"Did {tool} take effect? Nobody knows; look for the idempotency key downstream."
     if item["kind"] == "irreversible":
         return f"{tool} took effect, and nothing can undo it. May it stand?"
     if undo_open(entry.row) and not entry.row.has_effect:
         return f"{tool} had no effect, but undoing it was begun. Make sure that nothing of it is left."
+    if entry.row.undo == "unknown":
+        key = f"{entry.row.idempotency_key}:undo"
+        return f"Was {tool} undone? Nobody knows, and trying again may not be safe; look for the key {key} downstream."
     tries = entry.row.undo_tries
     times = f"failed {tries} times" if tries > 1 else "did not succeed"
     return f"Undoing {tool} {times}. Repair the cause, or say whether the effect is gone or may stay."
 
 
-def _answers(run_id: str, item: Mapping[str, Any], entry: Entry | None) -> list[dict[str, str]]:
-    retry = f"makegood review retry {run_id} --reason …"
+def _command(review: Mapping[str, Any], how: str, *more: str) -> str:
+    """What to type; of two people who answer the same page only the first one is heard."""
+    words = ("makegood review", how, review["run_id"], *more)
+    return " ".join((*words, f"--expected-version {review['version']}", "--reason …"))
+
+
+def _answers(review: Mapping[str, Any], item: Mapping[str, Any], entry: Entry | None) -> list[dict[str, str]]:
+    retry = _command(review, "retry")
     says: tuple[tuple[str, str], ...] = ()
     if item["kind"] == "resource":
         says = (("the cause is repaired, or it is done by hand", retry),)
     elif item["kind"] == "timeout":
         says = (("what was slow is quick again, or Timeouts.cleanup is longer", retry),)
     elif entry is not None and item["kind"] != "poison":
-        mark = f"makegood review mark {run_id} {shlex.quote(entry.row.call_key)}"
-        tail = f"--generation {entry.row.generation} --reason …"
-        done, undone = f"{mark} done {tail}", f"{mark} undone {tail}"
+        call, generation = shlex.quote(entry.row.call_key), f"--generation {entry.row.generation}"
+        done, undone = (_command(review, "mark", call, how, generation) for how in ("done", "undone"))
         says = (("it may stay", done), ("it is undone, by hand", undone))
         if undo_open(entry.row) and not entry.row.has_effect:
             says = (("nothing of it is left", undone),)
         elif item["kind"] == "unknown" and not undo_open(entry.row):
             says = (("it took effect", done), ("it did not", undone))
-        elif item["kind"] != "irreversible":
+        elif item["kind"] != "irreversible" and entry.row.undo != "unknown":  # else it may not be repeated
             says = (("the cause is repaired: undo it now", retry), *says)
     return [{"means": means, "command": command} for means, command in says]
 
 
-def _decisions(run_id: str, entries: Iterable[Entry]) -> list[dict[str, str]]:
+def _decisions(review: Mapping[str, Any], entries: Iterable[Entry]) -> list[dict[str, str]]:
     says = [("go on with the cleanup, then with what was to follow", "retry")]
     if not any(entry.row.open or undo_open(entry.row) for entry in entries):
         says.append(("begin a new attempt; what stands now stays", "resume"))
     says.append(("end the run as it stands; this is final", "resolve"))
-    return [{"means": means, "command": f"makegood review {how} {run_id} --reason …"} for means, how in says]
+    return [{"means": means, "command": _command(review, how)} for means, how in says]

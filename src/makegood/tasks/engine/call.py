@@ -354,9 +354,8 @@ def exhausted_text(row: Row, stop: Stop, error: RowError) -> str:
             f"{row.tool} failed ({error.code}); another try needs {stop.needed_s:.1f} s and the {stop.level} has"
             f" {stop.left_s:.1f} s left."
         )
-    return (
-        f"{row.tool} failed {row.tries or 'too often'} times; the last error: {error.code}: {error.message}"
-    )
+    times = "once" if row.tries == 1 else f"{row.tries or 'too many'} times"
+    return f"{row.tool} failed {times}; the last error: {error.code}: {error.message}"
 
 
 def breaker_text(name: str, rejected: Rejected, attempt: Attempt) -> str:
