@@ -21,6 +21,9 @@ SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "star
          "idempotency_key", "attempt", "step")  # fmt: skip
 """Fields of the journal row that stand in an item."""
 
+LOOK = "Look at the run's events."
+"""What to do about a question that names no call."""
+
 
 def list_reviews(agent: str | None, limit: int) -> Flow[list[dict[str, Any]]]:
     """The newest runs in review, the one that came there last first."""
@@ -173,7 +176,7 @@ def _question(item: Mapping[str, Any], entry: Entry | None) -> str:
             "poison": "Find the cause before anything runs again.",
             "timeout": "Some of what it had to do was not tried.",
         }
-        return f"{said} {what.get(item['kind'], "Look at the run's events.")}"
+        return f"{said} {what.get(item['kind'], LOOK)}"
     if item["kind"] == "unknown" and not undo_open(entry.row):
         return f"Did {tool} take effect? Nobody knows; look for the idempotency key downstream."
     if item["kind"] == "irreversible":
