@@ -67,6 +67,7 @@ async def give_up(ctx: ToolContext) -> None:
 
 
 @pytest.mark.contract("E3")
+@pytest.mark.contract("E1")
 def test_a_failed_saga_is_undone_newest_first(worker: Workers, model: MakeProvider) -> None:
     """Flight and hotel are booked, then the run fails: hotel, then flight are undone, each under a key of its own."""
     ledger = Ledger()

@@ -113,6 +113,7 @@ def test_a_second_attempt_does_not_report_on_the_empty_table_of_the_first(
 
 
 @pytest.mark.contract("E2")
+@pytest.mark.contract("E1")
 def test_declared_resources_are_brought_back_newest_first(
     worker: Workers, model: MakeProvider, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_resource_whose_kind_nobody_knows_any_more_reaches_a_person(
 
 @pytest.mark.contract("J26")
 @pytest.mark.contract("E7")
+@pytest.mark.contract("E1")
 def test_the_lock_of_a_run_that_timed_out_is_free_at_once(worker: Workers, model: MakeProvider) -> None:
     """The holder reaches L3; the next run gets the lock long before it would have expired."""
     got: list[tuple[str, int]] = []
@@ -217,6 +219,7 @@ def test_the_lock_of_a_run_that_timed_out_is_free_at_once(worker: Workers, model
 
 
 @pytest.mark.contract("E6")
+@pytest.mark.contract("E1")
 def test_cleanup_begins_only_when_everything_of_the_attempt_is_over(
     worker: Workers, model: MakeProvider
 ) -> None:
@@ -248,6 +251,7 @@ def test_cleanup_begins_only_when_everything_of_the_attempt_is_over(
 
 
 @pytest.mark.contract("E5")
+@pytest.mark.contract("E1")
 def test_facts_of_a_new_attempt_say_what_was_rolled_back(worker: Workers, model: MakeProvider) -> None:
     """Prompt and input are byte-equal, old turns are gone, the undone call is named as such."""
     ledger = Ledger()
