@@ -23,7 +23,7 @@ test: $(READY) ## all tests; they bring their own Valkey (ARGS="-k lease" picks 
 test-system: $(READY) ## the tests that need redis-server and rabbitmq-server of this system
 	@$(BIN)/pytest --system $(ARGS)
 
-mutate: $(READY) ## change the pure rules in 1,900 small ways: the rule tests notice 85 % or more (ten minutes)
+mutate: $(READY) ## change the pure rules in 1,900 small ways: the rule tests notice 85 % or more (six minutes)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c requirements/lock.txt -r requirements/mutate.txt
 	@$(BIN)/python tests/tools/mutation_score.py 85
 
