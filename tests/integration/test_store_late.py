@@ -27,7 +27,13 @@ def in_cleaning(world: World) -> Held:
 def starting(world: World, held: Held) -> Op[UndoStart]:
     """A try of the hotel's compensation."""
     return cleanup.start_undo(
-        run_id=held.run_id, fence=held.fence, op=world.op(), row_id=HOTEL.row_id, round_=1, activity=b"{}"
+        run_id=held.run_id,
+        fence=held.fence,
+        op=world.op(),
+        row_id=HOTEL.row_id,
+        round_=1,
+        tries=3,
+        activity=b"{}",
     )
 
 

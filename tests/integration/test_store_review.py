@@ -154,7 +154,7 @@ def half_undone(world: World, call: Made, undoing: Any) -> str:
     run_id = ended(world, call, cause="failure")
     held = claim_cleanup(world)
     named: dict[str, Any] = {"run_id": run_id, "fence": held.fence, "row_id": call.row_id}
-    start = cleanup.start_undo(**named, op=world.op(), round_=1, activity=b"{}")
+    start = cleanup.start_undo(**named, op=world.op(), round_=1, tries=3, activity=b"{}")
     assert [world.do(start).number for _ in range(2)] == [1, 1]
     if undoing != "started":
         end = cleanup.end_undo(

@@ -119,7 +119,7 @@ def undo(
     named: dict[str, Any] = {"run_id": held.run_id, "fence": held.fence, "row_id": call.row_id}
     begun = world.do(
         cleanup.start_undo(
-            **named, op=world.op(), round_=world.number(held.run_id, "cl_round"), activity=b"{}"
+            **named, op=world.op(), round_=world.number(held.run_id, "cl_round"), tries=3, activity=b"{}"
         )
     )
     if begun.number is None:

@@ -12,6 +12,7 @@ from makegood.store.ops import cleanup, locks, restore, review
 from makegood.store.ops.args import NewEvent
 from makegood.store.scripts import Op
 from makegood.store.states import TERMINAL, State
+from makegood.tasks.rules.cleaning import TRIES
 from support.store_machine import FAR_MS, LOCKS, Sent, exact, move, pair
 from support.store_machine_run import RunMachine
 from support.store_model import WORKS
@@ -84,7 +85,7 @@ class WholeMachine(RunMachine):
         run, held = self.cleaned(data, [run for run in self.cleans() if undoable(run)])
         row_id = data.draw(st.sampled_from(undoable(run)), "row")
         op = cleanup.start_undo(
-            **named(held), op=self.world.op(), row_id=row_id, round_=run.round, activity=b"{}"
+            **named(held), op=self.world.op(), row_id=row_id, round_=run.round, tries=TRIES, activity=b"{}"
         )
         self.play("start undo", op, lambda: self.model.start_undo(run.id, held.fence, row_id), *pair(held))
 
@@ -403,7 +404,7 @@ def fenced(held: Held, new: Any, run: Run) -> list[Op[Any]]:
         end(held, new()),
         cleanup.note_cleanup(**of, op=new()),
         cleanup.settle_call(**of, op=new(), row_id=row, tool="hotel", status="failed", body=b"{}", tries=1),
-        cleanup.start_undo(**of, op=new(), row_id=row, round_=run.round, activity=b"{}"),
+        cleanup.start_undo(**of, op=new(), row_id=row, round_=run.round, tries=TRIES, activity=b"{}"),
         cleanup.end_undo(**of, op=new(), row_id=row, tool="hotel", status="succeeded", detail=b"{}"),
         settle(held, new(), key=key),
         cleanup.release_cleanup(**of, op=new()),

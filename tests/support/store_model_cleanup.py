@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from makegood.errors import Conflict, StaleFence
 from makegood.store.codes import OutOfOrder, Unsettled
-from makegood.store.ops.cleanup import UNDO_TRIES, UndoStart
+from makegood.store.ops.cleanup import UndoStart
 from makegood.store.states import TERMINAL, State, may_go
+from makegood.tasks.rules.cleaning import TRIES
 from support.store_model import Model
 from support.store_model_run import Cleaning, Resource, Run
 
@@ -78,7 +79,7 @@ class WholeModel(Model):
         if row.undo in ("succeeded", "kept"):
             return UndoStart(None, row.undo)
         made = (row.tries - (row.undo == "started")) if row.round == run.round else 0
-        if made >= UNDO_TRIES:
+        if made >= TRIES:
             return UndoStart(None)
         row.undo, row.tries, row.round, cleaning.open = "started", made + 1, run.round, True
         return UndoStart(row.tries)

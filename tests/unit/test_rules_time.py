@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makegood.tasks.rules.backoff import backoff_s
-from makegood.tasks.rules.deadline import LEVELS, Deadline, Level
+from makegood.tasks.rules.deadline import LEVELS, Deadline, Level, outermost
 from makegood.tasks.rules.retry_after import parse_retry_after_ms
-from makegood.tasks.rules.stopping import stop_label
 
 
 @pytest.mark.contract("A2")
@@ -166,21 +165,19 @@ def test_no_header_text_breaks_the_parser(text: str) -> None:
 
 @pytest.mark.contract("F7")
 @pytest.mark.parametrize(
-    ("cancelled", "expired", "label"),
+    ("expired", "level"),
     [
-        (True, set(), "cancelled"),
-        (True, {"call", "step", "run", "total"}, "cancelled"),
-        (True, {"run"}, "cancelled"),
-        (False, {"call"}, "TOOL_TIMEOUT"),
-        (False, {"call", "step"}, "STEP_TIMEOUT"),
-        (False, {"step", "run"}, "RUN_TIMEOUT"),
-        (False, {"call", "run"}, "RUN_TIMEOUT"),
-        (False, {"run", "total"}, "TOTAL_TIMEOUT"),
-        (False, set(), None),
+        ({"call"}, "call"),
+        ({"call", "step"}, "step"),
+        ({"step", "run"}, "run"),
+        ({"call", "run"}, "run"),
+        ({"run", "total", None}, "total"),
+        ({None}, None),
+        (set(), None),
     ],
 )
-def test_cancel_wins_over_timers_and_the_outermost_timer_over_the_others(
-    cancelled: bool, expired: set[Level], label: str | None
+def test_of_limits_that_are_reached_at_the_same_moment_the_outermost_says_what_ends(
+    expired: set[Level | None], level: Level | None
 ) -> None:
-    """What fires at the same moment gets one label: cancelled first, then the widest limit."""
-    assert stop_label(cancelled, expired) == label
+    """Cancel, which wins over all of them, is looked at before (tests/contract/test_engine_cancel.py)."""
+    assert outermost(expired) == level

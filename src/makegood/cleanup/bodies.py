@@ -102,7 +102,7 @@ async def guarded(case: Case, item: Item) -> AsyncIterator[None]:
     except MakegoodError:
         raise
     except Exception as error:
-        case.env.report_bug(error, {"agent": case.agent.name, "tool": item.tool, "run_id": case.run_id})
+        report_bug(case, error, item.tool)
         about = item.tool or (item.resource or {}).get("kind", "something")
         message = f"The cleanup of {about} broke: {type(error).__name__}: {error}"[:500]
         case.ask(replace(item, message=message))
@@ -141,6 +141,12 @@ def hang_reporter(case: Case, place: Place, on_give_up: OnHang | None = None) ->
             case.env.recycle(f"{place.activity} of run {case.run_id} does not end")
 
     return report
+
+
+def report_bug(case: Case, error: BaseException, tool: str = "") -> None:
+    """What a function of the user raised that is a bug of it, or what broke about one call."""
+    tags = {"agent": case.agent.name, "tool": tool or None, "run_id": case.run_id, "code": "BUG"}
+    case.env.report_bug(error, tags)
 
 
 def failure_of(result: Cut | Raised, name: str, limit_s: float | None) -> ToolFailure:

@@ -109,6 +109,11 @@ class Case:
         return self.claim.record.get("cl_poison") == "1"
 
     @property
+    def run_was_poison(self) -> bool:
+        """Whether the run took down every process that executed it: it goes to a person in any case."""
+        return self.target == State.REVIEW
+
+    @property
     def round(self) -> int:
         """Grows with every retry of an operator; tries count per round."""
         return int(self.claim.record.get("cl_round") or 0)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, reserve, run_helper
+from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, report_bug, reserve, run_helper
 from makegood.cleanup.case import Case, Item
 from makegood.cleanup.repeat import recorded
 from makegood.store import faults
@@ -80,6 +80,7 @@ async def _begin(case: Case, row: Row) -> int | None:
         **case.fresh(),
         row_id=row_id(row.call_key, row.generation),
         round_=case.round,
+        tries=TRIES,
         activity=shown,
     )
     faults.point("before_undo")
@@ -123,8 +124,7 @@ async def _try(case: Case, row: Row, helper: Helper, place: Place) -> tuple[Endi
         return "unknown", None
     failure = failure_of(result, helper.name, limit_s)
     if isinstance(result, Raised) and failure.kind == "bug":
-        tags = {"agent": case.agent.name, "tool": row.tool, "run_id": case.run_id, "code": failure.code}
-        case.env.report_bug(result.error, tags)
+        report_bug(case, result.error, row.tool)
     error = RowError(failure.code, failure.message)
     doubtful = not repeatable and status_after(failure, "write") == "unknown"
     status: Ending = "unknown" if doubtful else "failed"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, hang_reporter, pause, reserve, wait_for_lease
+from makegood.cleanup.bodies import Helper, Place, hang_reporter, pause, report_bug, reserve, wait_for_lease
 from makegood.cleanup.case import Case
 from makegood.store import faults
 from makegood.store.ops.cleanup import SentAgain
@@ -85,7 +85,7 @@ async def _repeat_once(case: Case, row: Row, owner: str, number: int) -> Entry |
     if isinstance(result, Raised):
         failure = classify(result.error, repeat=True)
         if failure.kind == "bug":
-            report_bug(case, row, result.error)
+            report_bug(case, result.error, row.tool)
         if failure.kind == "business" and not failure.outcome_unknown and failure.code not in GATEWAY:
             return Entry(replace(row, status="failed"))
     return None
@@ -128,7 +128,7 @@ def returned(case: Case, row: Row, value: Any) -> Entry:
     try:
         response, whole = usable(value, case.env.secret_fields)
     except Unusable as error:
-        report_bug(case, row, error)
+        report_bug(case, error, row.tool)
         return Entry(replace(row, status="succeeded"))
     return Entry(replace(row, status="succeeded", response=response), whole)
 
@@ -145,8 +145,3 @@ def recorded(row: Row) -> RecordedCall:
         attempt=row.attempt,
         step=row.step,
     )
-
-
-def report_bug(case: Case, row: Row, error: BaseException) -> None:
-    """What a user's function raised that is a bug of it."""
-    case.env.report_bug(error, {"agent": case.agent.name, "tool": row.tool, "run_id": case.run_id})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, reserve, run_helper
+from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, report_bug, reserve, run_helper
 from makegood.cleanup.case import Case, Item
 from makegood.errors import DeclarationError
 from makegood.store import faults
@@ -77,9 +77,7 @@ async def _try(case: Case, declared: Declared, helper: Helper) -> tuple[int, Row
         failure = failure_of(result, helper.name, limit_s)
         error = RowError(failure.code, failure.message)
         if isinstance(result, Raised) and failure.kind == "bug":
-            case.env.report_bug(
-                result.error, {"agent": case.agent.name, "run_id": case.run_id, "code": failure.code}
-            )
+            report_bug(case, result.error)
     data = {"what": "resource", "kind": declared.kind, "id": declared.shown}
     ended = (
         NewEvent("cleanup.rolled_back", data)

@@ -100,7 +100,7 @@ async def _conclude(case: Case) -> None:
         waits_until_ms=case.waits_until_ms,
         out_of_time=case.out_of_time,
         passes_used=case.passes_used,
-        for_person=case.target == State.REVIEW,
+        for_person=case.run_was_poison,
     )
     if verdict.kind == "wait":
         await _release(case, max(0, verdict.at_ms - case.now_ms()), used_pass=case.uses_pass)
@@ -161,7 +161,7 @@ def _attempt_may_begin(case: Case) -> bool:
 
 async def _review(case: Case) -> None:
     items = list(case.items)
-    if case.target == State.REVIEW:
+    if case.run_was_poison:
         record = case.claim.record
         items.append(Item("poison", record.get("cl_code", ""), record.get("cl_message", "")))
     if case.out_of_time:

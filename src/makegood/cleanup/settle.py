@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import orjson
 
-from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, reserve, run_helper
+from makegood.cleanup.bodies import Helper, Place, failure_of, guarded, pause, report_bug, reserve, run_helper
 from makegood.cleanup.case import Case, Item
-from makegood.cleanup.repeat import recorded, repeat, report_bug, returned
+from makegood.cleanup.repeat import recorded, repeat, returned
 from makegood.store import faults
 from makegood.store.ops.args import NewEvent
 from makegood.store.ops.blobs import spill
 from makegood.store.ops.cleanup import settle_call
-from makegood.tasks.body import Returned
+from makegood.tasks.body import Raised, Returned
 from makegood.tasks.journal import Entry, outcome_json, row_id
 from makegood.tasks.records import NOT_DONE, UNKNOWN
 from makegood.tasks.rules.cleaning import TRIES, WAITS_S, Tried, decide_settle, open_rows
@@ -34,7 +34,6 @@ async def settle(case: Case) -> None:
 
 async def _settle(case: Case, row: Row) -> None:
     means, tried = case.means(row), Tried(repeated=case.repeats_of(row) >= TRIES)
-    poison = case.claim.record.get("cl_cause") == "crash" and str(case.target) == "requires_manual_review"
     while not case.stops:
         step = decide_settle(
             row,
@@ -43,7 +42,7 @@ async def _settle(case: Case, row: Row) -> None:
             now_ms=case.now_ms(),
             lost_ms=case.lost_ms,
             repeat_lost_ms=case.repeat_lost_ms,
-            poison=poison,
+            poison=case.run_was_poison,
         )
         if step.move == "probe":
             known = await _probed(case, row)
@@ -113,8 +112,8 @@ async def _ask_probe(case: Case, row: Row) -> Any:
     if isinstance(result, Returned):
         return result.value
     failure = failure_of(result, helper.name, case.agent.timeouts.compensation)
-    if failure.kind == "bug" and hasattr(result, "error"):
-        report_bug(case, row, result.error)
+    if failure.kind == "bug" and isinstance(result, Raised):
+        report_bug(case, result.error, row.tool)
     return UNKNOWN
 
 

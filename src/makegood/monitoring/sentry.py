@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
+
+log = logging.getLogger("makegood.worker")
 
 TAGS = ("agent", "tool", "hook", "code")
 """What an event is grouped by and can be searched for; the run's id goes along as context only."""
@@ -35,6 +38,12 @@ def alert(message: str, facts: Mapping[str, Any]) -> None:
 def capture(error: BaseException, facts: Mapping[str, Any]) -> None:
     """Send one unexpected exception; does nothing while Sentry is off. Never raises."""
     _send("bug", facts, lambda sdk, scope: sdk.capture_exception(error, scope=scope))
+
+
+def report_bug(error: BaseException, tags: Mapping[str, Any]) -> None:
+    """Log an unexpected exception and send it."""
+    log.error("unexpected %s in %s", type(error).__name__, dict(tags), exc_info=error)
+    capture(error, tags)
 
 
 def _send(kind: str, facts: Mapping[str, Any], send: Callable[[Any, Any], object]) -> None:

@@ -23,16 +23,16 @@ import httpx
 import orjson
 from pydantic_core import to_jsonable_python
 
-from makegood.errors import LockTimeout, StaleFence
+from makegood.errors import StaleFence
 from makegood.tasks.cancel import CancelView
-from makegood.tasks.context import CallLogger, DeadlineView, ToolContext, log
+from makegood.tasks.context import CallLogger, log
 from makegood.tasks.http import AttemptHttp, Bridge, CallFacts, async_client, sync_client
 from makegood.tasks.lease_page import lease_seen
-from makegood.tasks.residue import Owner, Residue, lock_failure
+from makegood.tasks.residue import Owner, Residue
 from makegood.tasks.residue_threads import SyncResidue
 from makegood.tasks.rules.deadline import Deadline, Level
 from makegood.tasks.rules.failures import classify_tool_error
-from makegood.tasks.runners import awaited, returned
+from makegood.tasks.runners import awaited, make_context, returned
 from makegood.tasks.tool import Tool
 
 if TYPE_CHECKING:
@@ -65,10 +65,7 @@ def answer(request: dict[str, Any]) -> bytes:
     except StaleFence as error:
         return orjson.dumps({"stale": str(error)})
     except BaseException as error:
-        if isinstance(error, LockTimeout):
-            failure = lock_failure(error, repeat=request["repeat"])
-        else:
-            failure = classify_tool_error(error, repeat=request["repeat"])
+        failure = classify_tool_error(error, repeat=request["repeat"])
         return orjson.dumps({"failure": asdict(failure), "fatal": isinstance(error, FATAL)})
 
 
@@ -82,17 +79,13 @@ async def _call(request: dict[str, Any]) -> Any:
 
     store = LazyStore(request["residue"]["store_url"])
     residue = _residue(request["residue"], store, deadline)
-    context = ToolContext(
-        run_id=facts.run_id,
-        attempt=request["attempt"],
-        step=request["step"],
-        call_key=request["call_key"],
-        idempotency_key=facts.idempotency_key,
-        deadline=DeadlineView(deadline),
-        cancelled=CancelView(),
-        log=CallLogger(log, where),
-        _open_http=lambda: async_client(pool, facts) if tool.is_async else _own_loop_client(facts),
-        _residue=residue if tool.is_async else SyncResidue(residue, asyncio.get_running_loop()),
+    context = make_context(
+        facts,
+        where,
+        CancelView(),
+        CallLogger(log, where),
+        lambda: async_client(pool, facts) if tool.is_async else _own_loop_client(facts),
+        residue if tool.is_async else SyncResidue(residue, asyncio.get_running_loop()),
     )
     kwargs = tool.bind(request["args"])
     try:

@@ -52,14 +52,18 @@ def intent_json(row: Row) -> bytes:
 
 def outcome_json(entry: Entry) -> bytes:
     """The part of a row that is written when its outcome is known."""
-    error = entry.row.error
     return orjson.dumps(
         {
             "response": entry.row.response,
             "response_digest": entry.response_digest,
-            "error": None if error is None else {"code": error.code, "message": error.message},
+            "error": error_dict(entry.row.error),
         }
     )
+
+
+def error_dict(error: RowError | None) -> dict[str, str] | None:
+    """An error as records keep and show it."""
+    return None if error is None else {"code": error.code, "message": error.message}
 
 
 def entries_from(fields: Mapping[str, bytes]) -> list[Entry]:
@@ -126,7 +130,7 @@ def record(entry: Entry) -> dict[str, Any]:
         "request_digest": row.request_digest,
         "response": row.response,
         "response_digest": entry.response_digest,
-        "error": None if row.error is None else {"code": row.error.code, "message": row.error.message},
+        "error": error_dict(row.error),
         "tries": row.tries + (row.status == "started"),  # the one under way is a try
         "started_at": iso(row.started_at_ms),
         "ended_at": iso(row.ended_at_ms),
@@ -137,18 +141,13 @@ def record(entry: Entry) -> dict[str, Any]:
 
 def undo_json(error: RowError | None) -> bytes:
     """The part of a row that is written when its compensation has ended."""
-    return orjson.dumps({"error": None if error is None else {"code": error.code, "message": error.message}})
+    return orjson.dumps({"error": error_dict(error)})
 
 
 def _compensation(row: Row) -> dict[str, Any] | None:
     if row.undo is None:
         return None
-    error = row.undo_error
-    return {
-        "status": row.undo,
-        "tries": row.undo_tries,
-        "error": None if error is None else {"code": error.code, "message": error.message},
-    }
+    return {"status": row.undo, "tries": row.undo_tries, "error": error_dict(row.undo_error)}
 
 
 def closed(entry: Entry) -> Entry:

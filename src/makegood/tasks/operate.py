@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import orjson
-
 from makegood.errors import Conflict, InvalidInput, MakegoodError, NotAllowed, RunNotFound, StoreUnreachable
 from makegood.store.ops import breakers, catalog, reads, review
 from makegood.store.states import TERMINAL, State
 from makegood.tasks.flows import Flow, resolved
-from makegood.tasks.journal import Entry, closed, entries_from, load_journal
+from makegood.tasks.journal import Entry, closed, entries_from, load_journal, outcome_json
 from makegood.tasks.queries import check_run_id, load_state, newest_records, states_of
 from makegood.tasks.review import resources_left
 
@@ -69,7 +67,7 @@ def mark(
             call_key=entry.row.call_key,
             tool=entry.row.tool,
             mark=outcome,
-            body=_marked_body(entry, outcome),
+            body=outcome_json(closed(entry)),  # its code stays, a response there is none
             actor=actor,
             reason=reason,
             expected_version=expected_version,
@@ -91,19 +89,6 @@ def _named(run_id: str, call_key: str, generation: int | None, entries: Sequence
             f"Run {run_id} has no call {which}; `makegood runs journal {run_id}` lists its calls."
         )
     return max(found, key=lambda each: each.row.generation)
-
-
-def _marked_body(entry: Entry, outcome: review.Mark) -> bytes:
-    """The outcome of a call that a person has settled: its code stays, a response there is none."""
-    error = closed(entry).row.error
-    return orjson.dumps(
-        {
-            "response": None,
-            "response_digest": None,
-            "error": None if error is None else {"code": error.code, "message": error.message},
-            "marked": outcome,
-        }
-    )
 
 
 # --- cleanup of runs that have ended ----------------------------------------------------------------------------------
@@ -144,8 +129,14 @@ def checked_cleanup(
     return CleanupRequest(unique, state, agent, older_than, limit, **how)
 
 
-def choose(request: CleanupRequest) -> Flow[Sequence[str]]:
-    """The runs that were named, or the newest that the filter picks."""
+def plan(request: CleanupRequest) -> Flow[tuple[Sequence[str], Mapping[str, Any]]]:
+    """The runs that were named, or the newest that the filter picks; and what workers have published, by agent name."""
+    chosen = yield from _choose(request)
+    (known,) = yield [catalog.read_catalog()]
+    return chosen, known
+
+
+def _choose(request: CleanupRequest) -> Flow[Sequence[str]]:
     if request.ids is not None:
         return request.ids
     states = states_of(request.state) if request.state else list(SELECTED)
@@ -174,13 +165,6 @@ def _old(states: Sequence[State], request: CleanupRequest) -> Flow[list[str]]:
             seen[each["id"]] = 0 < int(each.get("ended_at") or 0) <= ended_until_ms
         until_ms = min(int(each["enqueued_at"]) for each in page)
     return [run_id for run_id, old in seen.items() if old][: request.limit]
-
-
-def published() -> Flow[Mapping[str, Any]]:
-    """What workers have published, by agent name."""
-    (known,) = yield [catalog.read_catalog()]
-    found: Mapping[str, Any] = known
-    return found
 
 
 def clean_one(request: CleanupRequest, run_id: str, known: Mapping[str, Any]) -> Flow[dict[str, Any]]:

@@ -124,12 +124,11 @@ class Operator(Common):
         stop the others. "requested" is not "done": the run's state says that.
         Raises InvalidInput; StoreUnreachable, NotAllowed when nothing was asked for yet.
         """
-        if not dry_run:
-            check_decision(actor, reason, None)
-        how = {"dry_run": dry_run, "undo_succeeded": undo_succeeded, "actor": actor, "reason": reason}
-        request = operate.checked_cleanup(ids, state, agent, older_than, limit, **how)
-        chosen = self.run_flow(operate.choose(request))
-        known = self.run_flow(operate.published())
+        who = (actor, reason)
+        request = checked(
+            ids, state, agent, older_than, limit, who, dry_run=dry_run, undo_succeeded=undo_succeeded
+        )
+        chosen, known = self.run_flow(operate.plan(request))
         results: list[dict[str, Any]] = []
         heard = True
         for place, run_id in enumerate(chosen):
@@ -229,12 +228,11 @@ class AsyncOperator(Common):
         reason: str = "",
     ) -> list[dict[str, Any]]:
         """Ask for the cleanup of runs that have ended; see `Client.cleanup`."""
-        if not dry_run:
-            check_decision(actor, reason, None)
-        how = {"dry_run": dry_run, "undo_succeeded": undo_succeeded, "actor": actor, "reason": reason}
-        request = operate.checked_cleanup(ids, state, agent, older_than, limit, **how)
-        chosen = await self.run_flow(operate.choose(request))
-        known = await self.run_flow(operate.published())
+        who = (actor, reason)
+        request = checked(
+            ids, state, agent, older_than, limit, who, dry_run=dry_run, undo_succeeded=undo_succeeded
+        )
+        chosen, known = await self.run_flow(operate.plan(request))
         results: list[dict[str, Any]] = []
         heard = True
         for place, run_id in enumerate(chosen):
@@ -262,3 +260,22 @@ class AsyncOperator(Common):
         decided = await self.run_flow(operate.decide(run_id, action, actor, reason, expected_version))
         await asyncio.to_thread(self.announce, run_id, decided["state"])
         return decided
+
+
+def checked(
+    ids: Any,
+    state: Any,
+    agent: Any,
+    older_than: Any,
+    limit: Any,
+    who: tuple[str, str],
+    *,
+    dry_run: bool,
+    undo_succeeded: bool,
+) -> operate.CleanupRequest:
+    """The request of a cleanup; whoever does more than look says who he is and why. Raises InvalidInput."""
+    actor, reason = who
+    if not dry_run:
+        check_decision(actor, reason, None)
+    how = {"dry_run": dry_run, "undo_succeeded": undo_succeeded, "actor": actor, "reason": reason}
+    return operate.checked_cleanup(ids, state, agent, older_than, limit, **how)

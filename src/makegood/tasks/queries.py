@@ -231,10 +231,16 @@ def cleanup_of(record: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     return {
         "cause": record["cl_cause"],
-        "then": record["cl_target"],
+        "then": what_follows(record),
         "passes": int(record.get("cl_passes") or 0),
         "since": reads.iso(int(record["cl_at"])),
     }
+
+
+def what_follows(record: Mapping[str, str]) -> str | None:
+    """The state that a run in cleaning or review gets when it is made good (`queued`: another attempt); else None."""
+    target = record.get("cl_target")
+    return record.get("cl_end") if target == State.REVIEW else target
 
 
 def list_runs(state: str | None, agent: str | None, limit: int) -> Flow[list[Result]]:

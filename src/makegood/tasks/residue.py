@@ -28,7 +28,6 @@ from makegood.tasks.masking import mask_named
 from makegood.tasks.rollbacks import KEEPS_ITSELF, check_declaration, look_of
 from makegood.tasks.rules.callkeys import digest
 from makegood.tasks.rules.deadline import Deadline
-from makegood.tasks.rules.failures import ToolFailure
 
 T = TypeVar("T")
 log = logging.getLogger("makegood.tool")
@@ -324,11 +323,3 @@ async def release_of_dead(store: Store, run_id: str, fence: str, prefix: str) ->
                     for each in mine
                 ]
             )
-
-
-def lock_failure(error: LockTimeout, *, repeat: bool) -> ToolFailure:
-    """A lock that was not free is told and not retried: the wait was the retry. Only a first wait proves no effect."""
-    unsure = repeat or not error.nothing_done
-    return ToolFailure(
-        "business", str(error.code), error.message, nothing_left=not unsure, outcome_unknown=unsure
-    )

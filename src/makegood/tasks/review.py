@@ -14,7 +14,7 @@ from makegood.store.ops.review import read_audit
 from makegood.store.states import State
 from makegood.tasks.flows import Flow
 from makegood.tasks.journal import Entry, load_journal, record
-from makegood.tasks.queries import load_record, load_state, newest_records
+from makegood.tasks.queries import load_record, load_state, newest_records, what_follows
 from makegood.tasks.rules.rows import Row
 
 SHOWN = ("tool", "status", "effect", "args", "response", "error", "tries", "started_at", "ended_at", "compensation",
@@ -69,9 +69,6 @@ def load_audit(run_id: str) -> Flow[list[dict[str, Any]]]:
 
 def summary(stored: Mapping[str, str]) -> dict[str, Any]:
     """What a list shows of a review; `error` is the run's own, `target` what follows when its cleanup succeeds."""
-    target = stored.get("cl_target")
-    if target == State.REVIEW:
-        target = stored.get("cl_end")
     code = stored.get("error_code") or None
     return {
         "run_id": stored["id"],
@@ -82,7 +79,7 @@ def summary(stored: Mapping[str, str]) -> dict[str, Any]:
         "code": stored.get("rv_code") or None,
         "message": stored.get("rv_message") or "",
         "error": {"code": code, "message": stored.get("error_message", "")} if code else None,
-        "target": "cancelled" if stored.get("cl_cancelled") else target or None,
+        "target": what_follows(stored),
         "times": int(stored.get("reviews") or 0),
     }
 
@@ -117,7 +114,7 @@ def undo_open(row: Row) -> bool:
 
 
 def resources_left(run_id: str) -> Flow[list[dict[str, str]]]:
-    """Kind and id of what was declared and stands neither rolled back nor accepted, newest first; passwords masked."""
+    """Kind and id of what was declared and is not rolled back, newest first; passwords masked."""
     from makegood.tasks.rollbacks import load_resources  # pydantic: only where somebody looks at a review
 
     declared = yield from load_resources(run_id)

@@ -63,7 +63,7 @@ class Declared:
 
     @property
     def open(self) -> bool:
-        """Whether it stands as declared: neither rolled back nor accepted as it is."""
+        """Whether it stands as declared: not rolled back yet."""
         return self.status in ("declared", "failed")
 
 

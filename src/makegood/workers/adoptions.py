@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from makegood.errors import MakegoodError
 from makegood.store.keys import prefix_of
+from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import lose_worker
+from makegood.store.ops.reads import read_record
+from makegood.store.ops.runs import Claim, claim_of
 from makegood.tasks.engine.env import Env
+from makegood.workers.jobs import Job
 from makegood.workers.wakes import Wakes
+
+log = logging.getLogger("makegood.worker")
 
 MAX_ADOPTIONS = 3
 """So often a process takes up one claim. A lost reply or a store that was away needs one; a record that is refused, all."""
@@ -47,6 +55,24 @@ class Adoptions:
         while len(self._times) > REMEMBERED:
             del self._times[next(iter(self._times))]
         return times
+
+    async def take_up(
+        self, env: Env, wakes: Wakes, jobs: Sequence[Job], run_id: str, held: Container[str]
+    ) -> tuple[Job, Claim] | None:
+        """The claim to go on with, and the kind of its work; None when there is none, or it was taken up too often."""
+        fields, now_ms = await env.store.do_all([read_record(run_id), server_time()])
+        state = fields.get("state", b"").decode()
+        job = next((each for each in jobs if state in each.states), None)
+        if run_id in held or job is None or fields.get("worker") != env.worker.encode():
+            return None
+        claim = claim_of(run_id, now_ms, fields)
+        times = self.count(run_id, claim.fence)
+        if times > MAX_ADOPTIONS:
+            if times == MAX_ADOPTIONS + 1:
+                await give_up(env, wakes, run_id)
+            return None
+        log.warning("run %s is held by this process, which does not execute it; it is taken up now", run_id)
+        return job, claim
 
 
 async def give_up(env: Env, wakes: Wakes, run_id: str) -> None:

@@ -16,9 +16,10 @@ from makegood.errors import (
     NotAllowed,
     UnknownAgent,
 )
+from makegood.monitoring.sentry import report_bug
 from makegood.store.ops.catalog import set_aside
 from makegood.tasks import queries
-from makegood.workers.runtime import Runtime, report_bug
+from makegood.workers.runtime import Runtime
 
 log = logging.getLogger("makegood.worker")
 

@@ -12,7 +12,6 @@ from makegood.errors import MakegoodError
 from makegood.spawn import spawn
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import read_server
-from makegood.tasks.wakeup import CLEANUP_QUEUE
 from makegood.workers.duties import cancels, cleanups, deaf, expired, leases, locks, parked, republish
 from makegood.workers.watch import Watch, look, trusted
 
@@ -84,14 +83,14 @@ class Maintenance:
 
     async def _announce_cleanups(self) -> None:
         runtime = self._runtime
-        if CLEANUP_QUEUE in runtime.queues or runtime.quarantine:
+        if runtime.cleans:
             await cleanups.run_once(
                 runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine
             )
 
     async def _republish(self) -> None:
         runtime = self._runtime
-        if runtime.queues == (CLEANUP_QUEUE,):
+        if not runtime.executes:
             return
         await republish.run_once(
             runtime.env.store, runtime.publisher, list(runtime.agents), quarantine=runtime.quarantine

@@ -86,7 +86,7 @@ def preload(*, model: bool) -> None:
 
 
 async def _warm_up() -> None:
-    from makegood.workers.runtime import litellm_adapter
+    from makegood.tasks.model.adapter import litellm_adapter
 
     adapter = litellm_adapter()
     await adapter.warm_up()

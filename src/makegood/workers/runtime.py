@@ -23,22 +23,20 @@ from makegood.spawn import spawn
 from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog
-from makegood.store.ops.breakers import server_time
-from makegood.store.ops.reads import read_record
-from makegood.store.ops.runs import Claim, claim_of
+from makegood.store.ops.runs import Claim
 from makegood.store.scripts import Op
 from makegood.tasks.agent import Agent
 from makegood.tasks.breakers import BreakerBoard
 from makegood.tasks.engine.env import Env
 from makegood.tasks.flows import Flow, run_async
 from makegood.tasks.latencies import LatencyBoard
-from makegood.tasks.model.adapter import ModelAdapter
+from makegood.tasks.model.adapter import ModelAdapter, litellm_adapter
 from makegood.tasks.threads import SyncPool
-from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
+from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 from makegood.urls import mask_url
-from makegood.workers.adoptions import MAX_ADOPTIONS, Adoptions, give_up
+from makegood.workers.adoptions import Adoptions
 from makegood.workers.heartbeat import Heartbeat, Round
-from makegood.workers.jobs import Asking, Job, Work, jobs_for
+from makegood.workers.jobs import Asking, CleanupJob, Job, RunJob, Work, jobs_for
 from makegood.workers.maintenance import Maintenance
 from makegood.workers.wakes import Wakes
 
@@ -77,8 +75,9 @@ class Runtime:
         self.queue, self.quarantine = queue, queue == QUARANTINE_QUEUE
         self.slots = slots or settings.concurrency
         self.publisher = Publisher(settings.broker_url, mask_url(settings.broker_url))
-        self.queues = (queue, *also)
-        self.jobs = jobs_for(self.queues)
+        self.jobs = jobs_for((queue, *also))
+        self.executes = any(isinstance(job, RunJob) for job in self.jobs)
+        self.cleans = any(isinstance(job, CleanupJob) for job in self.jobs)
         self.attempts: dict[str, Work] = {}
         self.lag_s = 0.0
         self.answered_s = time.monotonic()
@@ -142,7 +141,7 @@ class Runtime:
 
     def dispose(self) -> None:
         """Stop every body now and let go of all runs. Signal-safe."""
-        self._loop.call_soon_threadsafe(lambda: self._running.add(spawn(self._dispose(), name="dispose")))
+        self._loop.call_soon_threadsafe(lambda: self._keep(spawn(self._dispose(), name="dispose")))
 
     def stop(self) -> None:
         """Close everything; called when no wake-up is being handled any more."""
@@ -177,7 +176,7 @@ class Runtime:
             worker=self.worker,
             publish=self.wakes.released,
             publish_cleanup=lambda run_id: self.wakes.announce([run_id]),
-            report_bug=report_bug,
+            report_bug=sentry.report_bug,
             alert=self._on_alert,
             recycle=self.on_recycle,
             lease=self.heartbeat.lease,
@@ -190,7 +189,7 @@ class Runtime:
             await store.do(
                 catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()})
             )
-            if self.queues != (CLEANUP_QUEUE,):  # cleanup asks no model
+            if self.executes:  # cleanup asks no model
                 await self.env.adapter.warm_up()
         self.answered_s = time.monotonic()
         self._maintenance = Maintenance(self)
@@ -232,32 +231,23 @@ class Runtime:
         # A turn later, when the bodies of what is lost were told to stop: they must not see a valid lease.
         self._loop.call_soon(self.heartbeat.lease.renew, round_.valid_until_s)
         for run_id in self._adoptions.due(found, claiming=self._claiming > 0):
-            task = spawn(self._adopt(run_id), name=f"adopt-{run_id}")
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._keep(spawn(self._adopt(run_id), name=f"adopt-{run_id}"))
 
     async def _adopt(self, run_id: str) -> None:
         """The store says that this process holds the run: its claim's reply was lost, or the store was away too long."""
         try:
-            fields, now_ms = await self.env.store.do_all([read_record(run_id), server_time()])
-            state = fields.get("state", b"").decode()
-            job = next((each for each in self.jobs if state in each.states), None)
-            if run_id in self.attempts or job is None or fields.get("worker") != self.worker.encode():
-                return
-            claim = claim_of(run_id, now_ms, fields)
-            times = self._adoptions.count(run_id, claim.fence)
-            if times > MAX_ADOPTIONS:
-                if times == MAX_ADOPTIONS + 1:
-                    await give_up(self.env, self.wakes, run_id)
-                return
-            log.warning(
-                "run %s is held by this process, which does not execute it; it is taken up now", run_id
-            )
-            work = await self._open_work(job, claim)
+            taken = await self._adoptions.take_up(self.env, self.wakes, self.jobs, run_id, self.attempts)
+            work = None if taken is None else await self._open_work(*taken)
         finally:
             self._adoptions.over(run_id)
-        if work is not None:
-            await self._execute(job, work)
+        if taken is not None and work is not None:
+            await self._execute(taken[0], work)
+
+    def _keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """A task of the process that is awaited at its end."""
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     async def _work(self, hint: str) -> None:
         """Claim and do one piece of work of the hint's shard, unless this process takes nothing."""
@@ -269,9 +259,7 @@ class Runtime:
         try:
             job, claim = await self._claim(hint)
             if claim is None or claim.run_id != hint:  # the hint's own run may be one that only others serve
-                task = spawn(self.wakes.hand_on(hint), name="hand-on")
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+                self._keep(spawn(self.wakes.hand_on(hint), name="hand-on"))
             if claim is None:
                 return
             faults.point(job.points[1])
@@ -318,9 +306,7 @@ class Runtime:
         return work
 
     async def _execute(self, job: Job, work: Work) -> None:
-        task = spawn(job.execute(work), name=f"run-{work.run_id}")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = self._keep(spawn(job.execute(work), name=f"run-{work.run_id}"))
         task.add_done_callback(lambda _: self._forget(work))
         hangs = spawn(work.on_stopping.wait(), name="stopping")
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
@@ -333,7 +319,7 @@ class Runtime:
 
     async def _give_up(self, job: Job, claim: Claim, error: Exception) -> None:
         """A record that cannot be opened ends or goes to a person; the worker lives on."""
-        report_bug(error, {"run_id": claim.run_id})
+        sentry.report_bug(error, {"run_id": claim.run_id})
         message = f"The run's record cannot be read: {type(error).__name__}: {error}"[:500]
         with contextlib.suppress(StaleFence):
             await job.refuse(self.env, claim, message)
@@ -354,7 +340,7 @@ class Runtime:
         self.env.draining.set()
         log.info("draining: %d runs stop at their next step boundary", len(self.attempts))
         grace_s = max(0.0, self.settings.grace_s - BEFORE_GRACE_ENDS_S)
-        self._loop.call_later(grace_s, lambda: self._running.add(spawn(self._dispose(), name="dispose")))
+        self._loop.call_later(grace_s, lambda: self._keep(spawn(self._dispose(), name="dispose")))
 
     async def _dispose(self) -> None:
         self.env.draining.set()
@@ -380,16 +366,3 @@ class Runtime:
 def worker_name(boot_id: str) -> str:
     """Name of a worker process: its host and the id of its start."""
     return f"{socket.gethostname()}-{boot_id}"
-
-
-def litellm_adapter() -> ModelAdapter:
-    """The adapter that workers use."""
-    from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
-
-    return LiteLLMAdapter()
-
-
-def report_bug(error: BaseException, tags: Mapping[str, Any]) -> None:
-    """Log an unexpected exception and hand it to Sentry."""
-    log.error("unexpected %s in %s", type(error).__name__, dict(tags), exc_info=error)
-    sentry.capture(error, tags)

@@ -209,6 +209,22 @@ local function enter_review(id, code, message, items, now)
   return redis.call('HINCRBY', key, 'reviews', 1)
 end
 
+-- The answer to a claim: the whole record.
+local function claimed(id, now)
+  local reply = {1, id, now}
+  local fields = redis.call('HGETALL', run_key(id))
+  for i = 1, #fields do reply[3 + i] = fields[i] end
+  return reply
+end
+
+-- What a claim with this nonce was answered before: nil when there was none, false when that claim holds no more.
+local function claimed_before(nonce, now)
+  local id = redis.call('GET', P .. 'claim:' .. nonce)
+  if not id then return nil end
+  local fence = redis.call('HGET', run_key(id), 'fence')
+  return fence and string.sub(fence, -#nonce) == nonce and claimed(id, now)
+end
+
 -- The first terminal transition of a run: indexes, effects verdict, counters. What frees memory comes first.
 local function finish(id, from, to, code, message, now)
   local key = run_key(id)

@@ -7,19 +7,9 @@ local nonce, worker, lease, alone = take(), take(), take_n(), take()
 local n_agents, agents = take_list(1)
 local now = now_ms()
 
-local function answer(id)
-  local reply = {1, id, now}
-  local fields = redis.call('HGETALL', run_key(id))
-  for i = 1, #fields do reply[3 + i] = fields[i] end
-  return reply
-end
-
-local earlier = redis.call('GET', P .. 'claim:' .. nonce)
-if earlier then
-  local fence = redis.call('HGET', run_key(earlier), 'fence')
-  if fence and string.sub(fence, -#nonce) == nonce then return answer(earlier) end
-  return {NOTHING}
-end
+local earlier = claimed_before(nonce, now)
+if earlier then return earlier end
+if earlier == false then return {NOTHING} end
 
 local id, agent, best
 for i = 1, n_agents do
@@ -43,4 +33,4 @@ redis.call('HDEL', key, 'activity', 'due_at', 'cl_open')
 redis.call('HINCRBY', key, 'version', 1)
 local data = '{"pass":' .. plus(f[3], 1) .. ',"cause":"' .. (f[4] or '') .. '","worker":"' .. worker .. '"}'
 emit(id, f[2], 'cleanup.started', '', '', data)
-return answer(id)
+return claimed(id, now)

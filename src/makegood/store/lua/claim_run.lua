@@ -8,19 +8,9 @@ local nonce, worker, lease, quarantine = take(), take(), take_n(), take()
 local n_agents, agents = take_list(1)
 local now = now_ms()
 
-local function answer(id)
-  local reply = {1, id, now}
-  local fields = redis.call('HGETALL', run_key(id))
-  for i = 1, #fields do reply[3 + i] = fields[i] end
-  return reply
-end
-
-local earlier = redis.call('GET', P .. 'claim:' .. nonce)
-if earlier then
-  local fence = redis.call('HGET', run_key(earlier), 'fence')
-  if fence and string.sub(fence, -#nonce) == nonce then return answer(earlier) end
-  return {NOTHING}
-end
+local earlier = claimed_before(nonce, now)
+if earlier then return earlier end
+if earlier == false then return {NOTHING} end
 
 -- The head of each served agent's queue; expired runs are left to the sweeper.
 local id, f, best
@@ -64,7 +54,7 @@ if quarantine == '1' then -- a step that ends after this one proves the suspect
 end
 if not f[8] then redis.call('HSET', key, 'started_at', now) end
 emit(id, attempt, 'run.claimed', '', '', '{"worker":"' .. worker .. '"}')
-if continued and f[11] then return answer(id) end -- neither goes on nor begins anew until the claimer has decided
+if continued and f[11] then return claimed(id, now) end -- neither goes on nor begins anew until the claimer has decided
 if f[10] then
   count('recoveries_total|' .. (continued and 'continued' or 'restarted'))
   redis.call('HDEL', key, 'lost_at')
@@ -74,4 +64,4 @@ if continued then
 else
   emit(id, attempt, 'attempt.started', '', '', '{}')
 end
-return answer(id)
+return claimed(id, now)

@@ -1,10 +1,9 @@
 -- How a compensation ended. In the same script as its success the effect stops to stand, and the generation is over.
 -- KEYS: 1 prefix of the shard
--- ARGV: run_id, fence, op, row id, tool, status (succeeded|failed|unknown), detail (JSON), latencies (list), events (list)
+-- ARGV: run_id, fence, op, row id, tool, status (succeeded|failed|unknown), detail (JSON), events (list)
 -- RETURNS: {1, now_ms} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, status, 0} when none is under way
 -- EVENTS: those handed in (cleanup.compensated, cleanup.failed)
 local id, fence, op, row, tool, status, detail = take(), take(), take(), take(), take(), take(), take()
-local n_latencies, latencies = take_list(3)
 local n_events, events = take_list(4)
 local key, journal = run_key(id), P .. 'j:' .. id
 
@@ -33,6 +32,5 @@ if status == 'succeeded' then
   if stood == 'started' then redis.call('HINCRBY', key, 'open_calls', -1) end
   if stood ~= 'succeeded' then count('unknown_outcomes_total|' .. tool .. '|compensated') end
 end
-count_latencies(now, n_latencies, latencies)
 emit_all(id, f[3], n_events, events)
 return {1, now}

@@ -2,11 +2,10 @@
 -- because the worker shuts down.
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, op, due_in_ms, a pass is used up (0|1), state to work for from now on ('' = as before), activity (JSON,
---       '' = none), events (list)
+--       '' = none)
 -- RETURNS: {1, passes used} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state}
--- EVENTS: those handed in
+-- EVENTS: none
 local id, fence, op, due_in, used, target, activity = take(), take(), take(), take_n(), take_n(), take(), take()
-local n_events, events = take_list(4)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'release_op', 'cl_passes', 'agent', 'worker', 'cl_suspect')
@@ -25,5 +24,4 @@ if target ~= '' and redis.call('HGET', key, 'cl_target') == 'queued' then redis.
 redis.call('HINCRBY', key, 'version', 1)
 redis.call('ZADD', cleaning_key(f[6], f[8] == '1' and '1' or '0'), now + due_in, id)
 if due_in == 0 then redis.call('SET', P .. 'woken:' .. id, 1, 'PX', 5000) end -- whoever let go of it announces it
-emit_all(id, f[3], n_events, events)
 return {1, plus(f[5], used)}

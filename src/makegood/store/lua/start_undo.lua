@@ -2,12 +2,11 @@
 -- stands, is never run again (CONTRACT E9). Tries count per round, which an operator's retry begins anew; a try whose worker
 -- was lost is repeated and not counted again (invariant 9).
 -- KEYS: 1 prefix of the shard
--- ARGV: run_id, fence, op, row id, round, most tries of a round, activity (JSON), events (list)
+-- ARGV: run_id, fence, op, row id, round, most tries of a round, activity (JSON)
 -- RETURNS: {1, now_ms, number of this try} | {0, now_ms, status} nothing to do | {TOO_MANY, tries} | {NOT_FOUND}
 --          | {STALE_FENCE} | {BAD_STATE, state}
--- EVENTS: those handed in
+-- EVENTS: none
 local id, fence, op, row, round, most, activity = take(), take(), take(), take(), take(), take_n(), take()
-local n_events, events = take_list(4)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt')
@@ -35,5 +34,4 @@ remember(id, op, now)
 redis.call('HSET', journal, row .. '.u', table.concat({'started', began, '', op, tries + 1, round}, '|'))
 redis.call('HSET', key, 'activity', activity, 'cl_open', 1)
 if not line then redis.call('HINCRBY', key, 'undo_open', 1) end -- until one succeeds, or a person says what is so
-emit_all(id, f[3], n_events, events)
 return {1, now, tries + 1}

@@ -14,9 +14,6 @@ from makegood.store.ops.runs import Claim, claim_of
 from makegood.store.scripts import Op
 from makegood.store.states import State
 
-UNDO_TRIES = 3
-"""Tries of one compensation in a round (CONTRACT E8)."""
-
 
 def claim_cleanup(
     *,
@@ -54,14 +51,13 @@ def note_cleanup(
     op: str,
     activity: bytes = b"",
     again: SentAgain | None = None,
-    new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
-    """Say what starts now (JSON; empty: nothing is under way) and append events; gives the server's time in ms.
+    """Say what starts now (JSON; empty: nothing is under way); gives the server's time in ms.
 
     `again`: a call that is about to be sent again, or was just closed.
     """
     row = again or SentAgain("", 0, 0)
-    args = (run_id, fence, op, activity, row.row_id, row.sends, row.round_, *events(new_events))
+    args = (run_id, fence, op, activity, row.row_id, row.sends, row.round_)
     return Op("note_cleanup", (keys.prefix_of(run_id),), args, _now_ms(run_id))
 
 
@@ -100,9 +96,8 @@ def start_undo(
     op: str,
     row_id: str,
     round_: int,
+    tries: int,
     activity: bytes,
-    tries: int = UNDO_TRIES,
-    new_events: Sequence[NewEvent] = (),
 ) -> Op[UndoStart]:
     """The intent of a compensation, before its body runs."""
 
@@ -112,7 +107,7 @@ def start_undo(
         checked(reply, run_id)
         return UndoStart(int(reply[2])) if int(reply[0]) == 1 else UndoStart(None, text(reply[2]))
 
-    args = (run_id, fence, op, row_id, round_, tries, activity, *events(new_events))
+    args = (run_id, fence, op, row_id, round_, tries, activity)
     return Op("start_undo", (keys.prefix_of(run_id),), args, parse)
 
 
@@ -125,12 +120,10 @@ def end_undo(
     tool: str,
     status: Literal["succeeded", "failed", "unknown"],
     detail: bytes,
-    latencies: Sequence[Sample] = (),
     new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
     """How a compensation ended. Raises OutOfOrder when none is under way."""
-    head = (run_id, fence, op, row_id, tool, status, detail)
-    args = (*head, *samples(latencies), *events(new_events))
+    args = (run_id, fence, op, row_id, tool, status, detail, *events(new_events))
     return Op("end_undo", (keys.prefix_of(run_id),), args, _now_ms(run_id))
 
 
@@ -143,7 +136,6 @@ def release_cleanup(
     used_pass: bool = False,
     target: State | None = None,
     activity: bytes = b"",
-    new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
     """Let go of a cleanup that goes on later; gives the passes that are used up.
 
@@ -153,7 +145,7 @@ def release_cleanup(
     def parse(reply: list[Any]) -> int:
         return int(checked(reply, run_id)[1])
 
-    args = (run_id, fence, op, due_in_ms, int(used_pass), str(target or ""), activity, *events(new_events))
+    args = (run_id, fence, op, due_in_ms, int(used_pass), str(target or ""), activity)
     return Op("release_cleanup", (keys.prefix_of(run_id),), args, parse)
 
 

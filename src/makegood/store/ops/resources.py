@@ -13,7 +13,7 @@ from makegood.store.ops.reads import pairs
 from makegood.store.ops.steps import Ack, acknowledged
 from makegood.store.scripts import Op
 
-ResourceStatus = Literal["declared", "rolled_back", "failed", "kept"]
+ResourceStatus = Literal["declared", "rolled_back", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def declare_resource(
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Tries in the round, and the status that stands now ("rolled_back" or "kept" is never replaced)."""
+    """Tries in the round, and the status that stands now ("rolled_back" is never replaced)."""
 
     tries: int
     status: ResourceStatus

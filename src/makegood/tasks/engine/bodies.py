@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from makegood.errors import LockTimeout
 from makegood.tasks.body import Running
 from makegood.tasks.child import FATAL
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.http import CallFacts
 from makegood.tasks.isolate import ChildFailed, ChildResidue, ProcessBody
-from makegood.tasks.residue import Owner, Residue, lock_failure
+from makegood.tasks.residue import Owner, Residue
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.failures import ToolFailure, classify_tool_error
 from makegood.tasks.rules.rows import Row
@@ -78,6 +77,4 @@ def classify(error: BaseException, *, repeat: bool) -> ToolFailure:
     """What a try's exception means, wherever it ran."""
     if isinstance(error, ChildFailed):
         return error.failure
-    if isinstance(error, LockTimeout):
-        return lock_failure(error, repeat=repeat)
     return classify_tool_error(error, repeat=repeat)

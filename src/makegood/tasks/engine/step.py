@@ -20,7 +20,7 @@ from makegood.tasks.engine.signals import EndRun, LimitReached
 from makegood.tasks.history import DecidedCall, Decision
 from makegood.tasks.journal import Entry, intent_json, outcome_json
 from makegood.tasks.latencies import sample
-from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.deadline import Deadline, outermost
 from makegood.tasks.rules.repeated import Outcome as Observed
 from makegood.tasks.rules.repeated import observe_step
 
@@ -220,10 +220,9 @@ async def _send(attempt: Attempt, given: Sequence[Outcome], decided: Decided, *,
 def judge(attempt: Attempt, decided: Decided, outcomes: Sequence[Outcome]) -> None:
     """Raise what the outcomes of a step mean for the attempt: cancel first, then limits, then failures."""
     attempt.check_cancel()
-    levels = {outcome.level for outcome in outcomes}
-    for level in ("total", "run", "step"):
-        if level in levels:
-            raise LimitReached(level, "a tool call")
+    level = outermost({outcome.level for outcome in outcomes})
+    if level is not None and level != "call":
+        raise LimitReached(level, "a tool call")
     attempt.check(decided.deadline, "step")
     for outcome in outcomes:
         if outcome.end_run is not None:

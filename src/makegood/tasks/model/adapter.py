@@ -33,3 +33,10 @@ class ModelAdapter(Protocol):
     async def aclose(self) -> None:
         """Close every connection. No call may be running."""
         ...
+
+
+def litellm_adapter() -> ModelAdapter:
+    """The adapter that workers use; loads LiteLLM's half of it when it is called."""
+    from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
+
+    return LiteLLMAdapter()

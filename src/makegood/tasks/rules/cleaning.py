@@ -44,7 +44,7 @@ MeansOf = Callable[[Row], Means]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A declared resource: rolled back by `kind`; `done` once it is, or was accepted as it stands."""
+    """A declared resource: rolled back by `kind`; `done` once it is."""
 
     key: str
     kind: str

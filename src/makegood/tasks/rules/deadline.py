@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,3 +46,8 @@ class Deadline:
     def child(self, limit_s: float | None, now_s: float, level: Level) -> Deadline:
         """Returns the minimum of the child's own limit and of this deadline (CONTRACT A2); None is no own limit."""
         return self.min(Deadline.after(limit_s, now_s, level))
+
+
+def outermost(levels: AbstractSet[Level | None]) -> Level | None:
+    """Returns the widest of the limits that were reached: it says what ends (CONTRACT F7). None for none of them."""
+    return next((level for level in reversed(LEVELS) if level in levels), None)

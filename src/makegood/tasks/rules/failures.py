@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from makegood.errors import ArgumentsInvalid, RetryableToolError, ToolError
+from makegood.errors import ArgumentsInvalid, LockTimeout, RetryableToolError, ToolError
 from makegood.tasks.rules.foreign_errors import HttpFacts, Transport, http_facts, is_validation, transport_of
 from makegood.tasks.rules.rows import Effect, Status
 
@@ -88,6 +88,12 @@ def cap_message(text: str) -> str:
 def _classify(exc: BaseException, repeat: bool) -> ToolFailure:
     if isinstance(exc, BaseExceptionGroup):
         return _worst([_classify(inner, repeat) for inner in exc.exceptions])
+    if isinstance(exc, LockTimeout):
+        # Told and not retried: the wait was the retry. Only the first try of a call that had done nothing proves no effect.
+        unsure = repeat or not exc.nothing_done
+        return ToolFailure(
+            "business", str(exc.code), _own_text(exc), nothing_left=not unsure, outcome_unknown=unsure
+        )
     if isinstance(exc, RetryableToolError):
         return ToolFailure("infrastructure", _own_code(exc, "RETRYABLE"), _own_text(exc), nothing_left=True)
     if isinstance(exc, ToolError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.cleanup import sweep_cleaning
 from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, Publisher
+from makegood.workers.duties.hints import send_missing
 
 
 async def run_once(
@@ -21,11 +21,4 @@ async def run_once(
         [sweep_cleaning(prefix, agents, alone=quarantine) for prefix in all_prefixes()]
     )
     waiting = [run_id for shard in found for run_id in shard]
-    if not waiting:
-        return []
-    queue = QUARANTINE_QUEUE if quarantine else CLEANUP_QUEUE
-    in_queue = await asyncio.to_thread(publisher.queue_length, queue)
-    lost = waiting[: max(0, len(waiting) - in_queue)]
-    for run_id in lost:
-        await asyncio.to_thread(publisher.wake, run_id, queue)
-    return lost
+    return await send_missing(publisher, waiting, QUARANTINE_QUEUE if quarantine else CLEANUP_QUEUE)

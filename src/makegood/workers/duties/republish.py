@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.sweep import sweep_queued
 from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
+from makegood.workers.duties.hints import send_missing
 
 
 async def run_once(
@@ -24,11 +24,4 @@ async def run_once(
         [sweep_queued(prefix, agents, quarantine=quarantine) for prefix in all_prefixes()]
     )
     waiting = [run_id for shard in found for run_id in shard]
-    if not waiting:
-        return []
-    queue = QUARANTINE_QUEUE if quarantine else RUNS_QUEUE
-    in_queue = await asyncio.to_thread(publisher.queue_length, queue)
-    lost = waiting[: max(0, len(waiting) - in_queue)]
-    for run_id in lost:
-        await asyncio.to_thread(publisher.wake, run_id, queue)
-    return lost
+    return await send_missing(publisher, waiting, QUARANTINE_QUEUE if quarantine else RUNS_QUEUE)
