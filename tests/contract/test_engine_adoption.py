@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from makegood.monitoring import sentry
 from makegood.store.ops import leases, runs
 from makegood.store.scripts import Op
 from makegood.testing import Reply
-from makegood.workers import runtime as runtimes
 from makegood.workers.adoptions import MAX_ADOPTIONS
 from support.engine import LONG_S, MakeProvider, Workers, eventually, make_agent
 
@@ -27,7 +27,7 @@ def test_a_run_that_cannot_be_ended_goes_to_a_person(
     The model is asked once: its answer was durable.
     """
     reports: list[str] = []
-    monkeypatch.setattr(runtimes, "report_bug", lambda error, tags: reports.append(str(error)))
+    monkeypatch.setattr(sentry, "report_bug", lambda error, tags: reports.append(str(error)))
     monkeypatch.setattr(runs, "end_run", refused)
     monkeypatch.setattr(leases, "MAX_CONTINUATIONS", 1)
     agent = make_agent(provider := model([Reply("done")]), max_attempts=1)

@@ -252,13 +252,8 @@ class Agent:
 
     def _check_undo(self, says: str) -> None:
         """E10. An `irreversible` tool passes: when its run fails after it succeeded, a person reviews the run."""
-        bare = [
-            tool
-            for tool in self.tools.values()
-            if tool.effect in ("write", "idempotent")
-            and tool.compensation is None
-            and self.tool_on_failure(tool) == "rollback"
-        ]
+        undone = [tool for tool in self.tools.values() if self.tool_on_failure(tool) == "rollback"]
+        bare = [tool for tool in undone if tool.effect in ("write", "idempotent") and not tool.compensation]
         if bare:
             where = "the tool" if len(bare) == 1 else "these tools"
             where += "" if any(tool.on_failure for tool in bare) else " or the agent"
