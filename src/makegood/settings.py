@@ -190,6 +190,23 @@ class Settings(BaseSettings):
         description="Where alerts and unexpected errors go.",
         json_schema_extra=_extra("URL", "https://key@sentry.example.com/1", "none"),
     )
+    sentry_traces: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description="The share of attempts that are traced in Sentry, one span per model request and try of a call; 0: none.",
+        json_schema_extra=_extra("number, 0 to 1", "0.1", "0"),
+    )
+    sentry_payloads: bool = Field(
+        False,
+        description="Whether Sentry gets prompts, tool arguments and results (in spans, MAKEGOOD_SECRET_FIELDS masked, at most 4 KiB each) and the texts of errors.",
+        json_schema_extra=_extra("true or false", "true", "false"),
+    )
+    sentry_span_items: bool = Field(
+        True,
+        description="Whether spans leave as items of their own; false: inside their transaction, for a self-hosted Sentry that shows no others.",
+        json_schema_extra=_extra("true or false", "false", "true"),
+    )
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
@@ -252,7 +269,8 @@ def check_names(names: Iterable[str], where: str) -> None:
         if not upper.startswith(PREFIX) or upper in known or KUBERNETES_LINK.search(upper):
             continue
         near = difflib.get_close_matches(upper, [*known, f"{PREFIX}SENTRY_DSN"], n=1, cutoff=0.6)
-        advice = f"did you mean {near[0].replace(f'{PREFIX}SENTRY', 'SENTRY')}?" if near else "remove it."
+        meant = near[0] if near and near[0] in known else "SENTRY_DSN"
+        advice = f"did you mean {meant}?" if near else "remove it."
         raise SettingsError(
             f"{name}{where} is no setting of makegood: {advice} `makegood config` lists all settings."
         )

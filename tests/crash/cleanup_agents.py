@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from makegood import (
     Agent,
     BreakerPolicy,
     RecordedCall,
+    Result,
     RetryPolicy,
     Timeouts,
     ToolContext,
@@ -269,7 +271,15 @@ TOOLS: list[Tool[Any, Any]] = [
 ]
 
 
-def mending(name: str, *, attempts: int = 1, step_s: float = STEP_S) -> Agent:
+async def not_finished(ctx: ToolContext, run: Result) -> bool:
+    """What `verify` says of a run that hung."""
+    assert (run.state, run.run_id) == ("timed_out", ctx.run_id)
+    return False
+
+
+def mending(
+    name: str, *, attempts: int = 1, step_s: float = STEP_S, verify: Callable[..., Any] | None = None
+) -> Agent:
     """An agent that leaves nothing behind."""
     return Agent(
         name,
@@ -282,9 +292,10 @@ def mending(name: str, *, attempts: int = 1, step_s: float = STEP_S) -> Agent:
         tool_retry=RetryPolicy(retries=5, backoff=0.05, max_backoff=0.5),
         breaker=BreakerPolicy(failures=1_000_000),  # what hangs here is no downstream that is ill
         timeouts=Timeouts(call=60, step=step_s, run=300, compensation=20),
+        verify=verify,
     )
 
 
-mend = mending("mend")
+mend = mending("mend", verify=not_finished)
 anew = mending("anew", attempts=2)
 calm = mending("calm", step_s=120)

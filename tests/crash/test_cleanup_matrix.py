@@ -25,6 +25,9 @@ from support.servers import ServerFactory, kill
 POINTS = (
     "before_cleanup_claim",
     "after_cleanup_claim",
+    "before_verify",
+    "before_verdict",
+    "after_verdict",
     "before_probe",
     "before_repeat",
     "before_settled",
@@ -46,6 +49,7 @@ POINTS = (
 
 SOME_POINTS = (
     "after_cleanup_claim",
+    "before_verdict",
     "before_repeat",
     "before_rolled_back",
     "mid_compensation",
@@ -62,6 +66,7 @@ LEFT = ["flight", "hotel", "note", "clutch", "found", "again"]
 SCRIPTS = (
     "claim_cleanup",
     "note_cleanup",
+    "judge_timeout",
     "settle_call",
     "settle_resource",
     "start_undo",
@@ -115,6 +120,7 @@ def assert_both(field: Field, late: Run, mailed: Run, *, undo_repeats: int = 0) 
     assert undone.total() <= 5 + undo_repeats
     want = {
         f"timed_out_runs_total|{MEND}|yes": 1,
+        f"timeout_verdicts_total|{MEND}|true_kill": 1,
         f"cleanups_total|{MEND}|timeout|clean": 1,
         f"cleanups_total|{MEND}|failure|failed": 1,
         f"reviews_total|{MEND}|IRREVERSIBLE": 1,

@@ -35,6 +35,7 @@ from makegood.testing import Behaviour, Provider, Reply, RequestRecord
 from makegood.testing.faults import FaultPlan
 from makegood.testing.shop import Shop
 from support.engine import assert_balanced, eventually
+from support.recount import assert_counts, event_counters, series_counters
 
 PATIENCE_S = 60.0
 """Bound of every wait; many times what is needed."""
@@ -347,23 +348,21 @@ def assert_store(client: Client, tasks: Iterable[str]) -> None:
     """The store's indexes and counters agree with a recount of its records and journals."""
     raw = redis.Redis.from_url(client.url, decode_responses=True)
     want: Counter[str] = Counter()
-    have: Counter[str] = Counter()
+    series: Counter[str] = Counter()
     found: set[str] = set()
     for prefix in keys.all_prefixes():
-        have.update({name: int(value) for name, value in raw.hgetall(f"{prefix}counters").items()})
         ids = [name.split(":run:")[1] for name in raw.scan_iter(f"{glob(prefix)}run:*", count=1000)]
         found.update(ids)
         states = {}
         for run_id in ids:
-            states[run_id] = recount(client, raw, run_id, want)
+            states[run_id] = recount(client, raw, run_id, want, series)
         assert_indexes(raw, prefix, states)
     assert set(tasks) <= found, f"runs that the store does not have: {set(tasks) - found}"
-    have.pop("runs_deduplicated_total|" + AGENT, None)
-    assert +have == +want, f"counters: stored {dict(have - want)} too much, {dict(want - have)} too little"
+    assert_counts(raw, want, series)
     raw.close()
 
 
-def recount(client: Client, raw: Any, run_id: str, want: Counter[str]) -> str:
+def recount(client: Client, raw: Any, run_id: str, want: Counter[str], series: Counter[str]) -> str:
     """Check one record against its journal, and add to the counters what it stands for; returns its state."""
     record = raw.hgetall(keys.run_key(run_id))
     agent, state = record["agent"], str(record["state"])
@@ -387,6 +386,8 @@ def recount(client: Client, raw: Any, run_id: str, want: Counter[str]) -> str:
         "open_calls": 0,
     }, f"{run_id}: {numbers} against rows {effects}"
     assert sum(event["type"] == "run.ended" for event in events) == 1, f"{run_id} ended more than once"
+    want.update(event_counters(events, rows, agent))
+    series.update(series_counters(events, record, agent, {row["call_key"]: row["tool"] for row in rows}))
     want[f"runs_enqueued_total|{agent}"] += 1
     want[f"runs_finished_total|{agent}|{state}"] += 1
     if int(record.get("attempt", 0)) > 1 or int(record.get("crashes", 0)) > 0:

@@ -24,6 +24,7 @@ from makegood.settings import Settings
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.reads import read_counters
 from makegood.tasks.client import Run
+from makegood.tasks.engine.env import AlertKind
 from makegood.tasks.model import litellm_setup
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
@@ -252,6 +253,7 @@ class Workers:
     served: dict[str, Agent] = field(default_factory=dict)
     cleans: bool = True
     alerts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    stuck: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     recycled: threading.Event = field(default_factory=threading.Event)
     _first: threading.Lock = field(default_factory=threading.Lock)
 
@@ -298,11 +300,14 @@ class Workers:
             on_recycle=lambda *_: self.recycled.set(),
             queue=queue,
             slots=slots,
-            on_alert=lambda message, tags: self.alerts.append((message, dict(tags))),
+            on_alert=self._heard,
         )
         runtime.publisher = self.pump  # type: ignore[assignment]
         runtime.start()
         return runtime
+
+    def _heard(self, kind: AlertKind, message: str, tags: Mapping[str, Any]) -> None:
+        (self.alerts if kind == "review" else self.stuck).append((message, dict(tags)))
 
     def stop(self, runtime: Runtime) -> None:
         """Stop a worker in order: drain, wait for its runs, close."""

@@ -23,6 +23,7 @@ from makegood.tasks.client import Run
 from makegood.testing.shop import Shop
 from support.crash import FINAL, PATIENCE_S, Field, glob
 from support.engine import assert_balanced
+from support.recount import assert_counts, event_counters, series_counters
 
 MEND, ANEW, CALM = "mend", "anew", "calm"
 """Agents of `cleanup_agents`: hasty with one attempt, hasty with two, and one that waits for everything."""
@@ -33,8 +34,6 @@ NAMED_BY = {"tickets": "title", "orders": "item", "flights": "to", "hotels": "ci
 CLOCK_MS = 50
 """The server's clock and the test's are one; a step of that clock by NTP is not."""
 
-NOT_RECOUNTED = ("runs_deduplicated_total|",)
-
 
 @dataclass
 class Found:
@@ -42,7 +41,7 @@ class Found:
 
     Attributes:
         states: state of each run.
-        want: counters as they should be.
+        want, series: counters as they should be: the hash of all, and those of tools, agents, models and queues.
         standing, doubted, gone: names of calls whose effect stands, may stand, does not stand.
         undone_ms: undo key → wall clock at which its success was recorded.
         crashes: how many losses a run had seen when it first came to a person, where it went on after that.
@@ -51,6 +50,7 @@ class Found:
     crashes: Mapping[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     want: Counter[str] = field(default_factory=Counter)
+    series: Counter[str] = field(default_factory=Counter)
     standing: Counter[str] = field(default_factory=Counter)
     doubted: Counter[str] = field(default_factory=Counter)
     gone: set[str] = field(default_factory=set)
@@ -71,7 +71,7 @@ def assert_made_good(ground: Field, *, crashes: Mapping[str, int] | None = None)
                 look_at(ground.client, raw, run_id, found)
             assert_indexes(raw, prefix, found.states)
         assert set(ground.tasks) <= set(found.states), "runs are lost"
-        assert_counters(raw, found.want)
+        assert_counts(raw, found.want, found.series)
         assert_locks(raw)
     finally:
         raw.close()
@@ -98,9 +98,21 @@ def look_at(client: Client, raw: Any, run_id: str, found: Found) -> None:
         look_at_row(raw, run_id, state, row, found)
     assert_effects(run, record, rows)
     assert_resources(raw, run_id, record, untouched=poison)
-    count_events(list(run.events()), record, found)
+    events = list(run.events())
+    count_events(events, record, found)
+    found.want.update(event_counters(events, rows, record["agent"]))
+    tool_of = {row["call_key"]: row["tool"] for row in rows}
+    for row_id in record.get("rv_told", "").split():
+        tool = tool_of[row_id.rpartition("#")[0]]
+        found.want[f"unknown_outcomes_total|{tool}|requires_manual_review"] += 1
+    found.series.update(series_counters(events, record, record["agent"], tool_of))
     for entry in raw.xrange(keys.audit_key(run_id)):
-        found.want[f"operator_actions_total|{entry[1]['action']}|done"] += 1
+        action = entry[1]["action"]
+        if action == "timeout_verdict":
+            verdict = orjson.loads(entry[1]["detail"])["verdict"]
+            found.want[f"timeout_verdicts_total|{record['agent']}|{verdict}"] += 1
+        if entry[1]["actor"] != "verify":  # which is no operator
+            found.want[f"operator_actions_total|{action}|done"] += 1
 
 
 def look_at_row(raw: Any, run_id: str, state: str, row: dict[str, Any], found: Found) -> None:
@@ -228,15 +240,6 @@ def count_verdict(event: dict[str, Any], code: str, record: Mapping[str, str], f
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
-
-
-def assert_counters(raw: Any, want: Counter[str]) -> None:
-    """The store's counters are those of the recount."""
-    have: Counter[str] = Counter()
-    for prefix in keys.all_prefixes():
-        have.update({name: int(value) for name, value in raw.hgetall(f"{prefix}counters").items()})
-    have = Counter({name: n for name, n in have.items() if not name.startswith(NOT_RECOUNTED)})
-    assert +have == +want, f"counters: stored {dict(have - want)} too much, {dict(want - have)} too little"
 
 
 def assert_indexes(raw: Any, prefix: str, states: Mapping[str, str]) -> None:

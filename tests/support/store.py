@@ -257,6 +257,10 @@ def plain_text(part: Any) -> str:
     text = re.sub(r"\b[0-9a-f]{16}\b", "TOKEN", text)
     text = re.sub(r"-?(?<!\d)\d{13}(?!\d)(-\d+|\.0)?", "TIME", text)
     text = re.sub(r"'l3_used_ms': b'\d+'", "USED", text)
+    measured = r"((?:queue_wait|run_duration|recovery)_seconds(?:\|[a-z_]+)?)"
+    text = re.sub(rf"{measured}\|sum(?:_ms)?': b'\d+'", r"\1 MS", text)
+    text = re.sub(rf"{measured}\|(?:[\d.]+|inf)': b", r"\1 BUCKET: b", text)
+    text = re.sub(r"(\}:h):\d{6}\b", r"\1:HOUR", text)
     return re.sub(r"(lat:[a-z:]+):\d{5}\b", r"\1:DAY", text)
 
 

@@ -16,7 +16,8 @@ VOLATILE = ("woken:", "sweep:")
 KINDS = {
     "run": "hgetall", "j": "hgetall", "s": "hgetall", "r": "hgetall", "beats": "hgetall", "claimed": "hgetall",
     "counters": "hgetall", "cancels": "hgetall", "lat": "hgetall", "l": "smembers", "held": "smembers",
-    "agents": "smembers", "e": "xlen", "a": "xlen", "claim": "get", "key": "get", "dup": "get", "d": "get",
+    "agents": "smembers", "e": "xlen", "a": "xlen", "claim": "get",
+    "h": "hgetall", "c": "hgetall", "series": "smembers", "key": "get", "dup": "get", "d": "get",
 }  # fmt: skip
 """How a key is read; all others are sorted sets."""
 
@@ -124,6 +125,7 @@ def check_run(view: View, run_id: str) -> None:
     record = view.record(run_id)
     state = State(record["state"])
     homes = _homes(record, run_id, state, view)
+    homes |= set() if state in TERMINAL else {f"since:{state}"}
     assert view.indexes(run_id) == homes, (view.indexes(run_id), homes)
     effects = recounted(view, run_id, state)
     assert {name: view.number(run_id, name) for name in effects} == effects

@@ -1,14 +1,14 @@
-"""Tests that need a server from the system's packages (RabbitMQ, Redis 7): `make test-system`.
+"""Tests that need something from the system's packages (RabbitMQ, Redis 7, promtool): `make test-system`.
 
-`make test` needs nothing but Python, so it leaves them out, and says how many; with `--system` they run, and a server
-that is not installed is a failure, never a skip.
+`make test` needs nothing but Python, so it leaves them out, and says how many; with `--system` they run, and whatever
+is not installed is a failure, never a skip.
 """
 
 from __future__ import annotations
 
 import pytest
 
-FIXTURES = frozenset({"rabbit", "redis7"})
+FIXTURES = frozenset({"promtool", "rabbit", "redis7"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--system",
         action="store_true",
-        help="run the tests that need RabbitMQ and Redis 7 of this system, and only those",
+        help="run the tests that need RabbitMQ, Redis 7 and promtool of this system, and only those",
     )
 
 

@@ -114,6 +114,8 @@ def test_tools_are_found_by_name() -> None:
         ({"before_step": 1}, "before_step needs a function"),
         ({"before_step": lambda: None}, "before_step must take"),
         ({"before_end": lambda ctx: None}, "before_end must take"),
+        ({"verify": True}, "verify needs a function"),
+        ({"verify": lambda ctx: None}, "verify must take"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> None:
@@ -128,7 +130,6 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> N
     "option",
     [
         {"max_running": 2},
-        {"verify": lambda ctx, run: True},
         {"session_on_review": "continue"},
     ],
 )
@@ -220,6 +221,8 @@ def test_the_declaration_is_json_without_secrets() -> None:
         "effect": "write",
         "identity": ["customer"],
         "timeout": 8,
+        "timeout_from": "tool",
+        "slow": False,
         "isolation": "thread",
         "breaker": "tickets",
         "on_failure": "keep",

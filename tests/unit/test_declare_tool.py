@@ -334,6 +334,7 @@ def test_identity_names_parameters(identity: Any) -> None:
         ("breaker", "a b"),
         ("breaker", "{x}"),
         ("breaker", 5),
+        ("slow", 1),
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: str, value: Any) -> None:
@@ -347,7 +348,7 @@ def test_options_that_make_no_sense_are_refused(option: str, value: Any) -> None
 
 @pytest.mark.parametrize(
     ("option", "value", "default"),
-    [("approval", True, False), ("slow", True, False), ("rate", "10/s", None), ("max_running", 2, None)],
+    [("approval", True, False), ("rate", "10/s", None), ("max_running", 2, None)],
 )
 def test_unbuilt_options_are_refused_by_name(option: str, value: Any, default: Any) -> None:
     """One sentence that names the capability; its default passes."""
@@ -375,6 +376,7 @@ def test_options_of_this_tool_are_recorded() -> None:
     assert (made.effect, made.retry, made.on_failure) == ("write", retry, "keep")
     assert (made.settle_after, made.key_ttl) == (0, None)
     assert tool(effect="read", reuse=True)(fn).reuse is True
+    assert [tool(effect="read", slow=slow)(fn).slow for slow in (False, True)] == [False, True]
 
 
 def test_bare_decoration_is_refused_with_the_way_to_write_it() -> None:

@@ -27,7 +27,7 @@ KEYWORDS = set(
         "and break do else elseif end false for function if in local nil not or repeat return then true until while",
     )
 )
-GIVEN = {"redis", "KEYS", "ARGV", "ALLOWED", "TERMINAL"}
+GIVEN = {"redis", "KEYS", "ARGV", "ALLOWED", "TERMINAL", "BUCKETS"}
 LIBRARY = {"tonumber", "tostring", "ipairs", "pairs", "string", "table", "math"}
 
 every_script = pytest.mark.parametrize("name", NAMES)
@@ -162,7 +162,8 @@ def test_events_of_header_and_script_agree(name: str) -> None:
     own = set(re.findall(r"emit\([^\n]*?'([a-z]+\.[a-z_]+)'", source(name)))
     own |= set(re.findall(r"'((?:run|attempt)\.[a-z_]+)'", source(name)))
     assert own == set() if text.startswith("none") else own <= set(re.findall(r"[a-z]+\.[a-z_]+", text))
-    assert ("emit_all(" in source(name)) == ("handed in" in text or "run.enqueued" in text)
+    emits = "emit_all(" in source(name) or "emit_list(" in source(name)
+    assert emits == ("handed in" in text or "run.enqueued" in text)
 
 
 def test_error_codes_are_the_same_numbers_on_both_sides() -> None:
@@ -229,7 +230,8 @@ def test_every_refusal_comes_before_the_first_write(name: str) -> None:
 
 WRITES = (
     "'HSET'", "'HDEL'", "'HINCRBY'", "'SET'", "'ZADD'", "'ZREM'", "'SADD'", "'SREM'", "'XADD'", "'PERSIST'",
-    "remember(", "finish(", "move(", "emit(", "emit_all(", "count(", "let_go(", "keep_blobs(", "count_latencies(",
+    "remember(", "finish(", "move(", "is_in(", "emit(", "emit_all(", "emit_list(", "let_go(", "keep_blobs(",
+    "count(", "count_latencies(", "count_settled(", "add(", "observe(",
 )  # fmt: skip
 
 

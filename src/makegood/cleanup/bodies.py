@@ -133,7 +133,10 @@ def hang_reporter(case: Case, place: Place, on_give_up: OnHang | None = None) ->
         activity = {"activity": "hanging", "call": place.activity, "call_key": place.call_key}
         shown = orjson.dumps({**activity, "for_s": round(hung_s, 1)})
         await case.env.store.do(note_cleanup(**case.fresh(), activity=shown))
-        case.on_stopping.set()
+        if not case.on_stopping.is_set():
+            case.on_stopping.set()
+            tags = {"agent": case.agent.name, "run_id": case.run_id, "code": "CLEANUP_HANGS"}
+            case.env.alert("stuck", f"{place.activity} does not stop", {**tags, "tool": place.activity})
         if hung_s > HANG_S:
             if on_give_up is not None:
                 await on_give_up(hung_s)

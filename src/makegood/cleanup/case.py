@@ -7,9 +7,11 @@ import itertools
 import math
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.cleanup import SentAgain, note_cleanup
 from makegood.store.ops.runs import Claim
 from makegood.store.states import State
@@ -80,7 +82,7 @@ class Case:
     _nonce: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def __post_init__(self) -> None:
-        self.means = means_of(self.agent)
+        self.means = means_of(self.agent, self.env.limits)
 
     @property
     def run_id(self) -> str:
@@ -169,9 +171,18 @@ class Case:
         self.out_of_time = self.out_of_time or not fits
         return fits
 
-    async def note(self, activity: bytes, again: SentAgain | None = None) -> None:
-        """Show what starts now, before it starts: it may hang, or kill this process."""
-        await self.env.store.do(note_cleanup(**self.fresh(), activity=activity, again=again))
+    async def note(
+        self,
+        activity: bytes,
+        again: SentAgain | None = None,
+        latencies: Sequence[Sample] = (),
+        new_events: Sequence[NewEvent] = (),
+    ) -> None:
+        """Show what starts now, before it starts: it may hang, or kill this process. Or what has just ended."""
+        op = note_cleanup(
+            **self.fresh(), activity=activity, again=again, latencies=latencies, new_events=new_events
+        )
+        await self.env.store.do(op)
 
     def repeats_of(self, row: Row) -> int:
         """How often cleanup has sent the call again in this round."""

@@ -12,6 +12,7 @@ import orjson
 from makegood.cleanup.bodies import Helper, Place, hang_reporter, pause, report_bug, reserve, wait_for_lease
 from makegood.cleanup.case import Case
 from makegood.store import faults
+from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.cleanup import SentAgain
 from makegood.tasks.body import Cut, Raised, Returned, supervise
 from makegood.tasks.engine.attempt import Attempt
@@ -20,7 +21,9 @@ from makegood.tasks.engine.call import GATEWAY
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.engine.response import Unusable, usable
 from makegood.tasks.journal import Entry, row_id
+from makegood.tasks.latencies import CallResult, sample
 from makegood.tasks.records import RecordedCall
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.breaker import Rejected
 from makegood.tasks.rules.cleaning import PASSES, TRIES, WAITS_S
 from makegood.tasks.rules.deadline import Deadline
@@ -43,14 +46,15 @@ async def repeat(case: Case, row: Row) -> Repeated:
     tool = case.agent.tools[row.tool]
     for number in range(case.repeats_of(row), TRIES):
         owner = case.op()
-        leave = await case.env.breakers.admit(tool.breaker, owner, case.agent.tool_timeout_s(tool))
+        limit_s = case.env.limits.call_s(case.agent, tool)
+        leave = await case.env.breakers.admit(tool.breaker, owner, limit_s)
         if isinstance(leave, Rejected):
             return _held_up(case, leave)
         entry = await _repeat_once(case, row, owner, number + 1)
         if entry is not None:
             return Repeated(entry)
         if number + 1 < TRIES:
-            if not case.has_time_for(WAITS_S[number], case.agent.tool_timeout_s(tool)):
+            if not case.has_time_for(WAITS_S[number], limit_s):
                 return Repeated()
             await pause(case, WAITS_S[number])
     return Repeated(over=False)
@@ -69,16 +73,18 @@ def _held_up(case: Case, leave: Rejected) -> Repeated:
 async def _repeat_once(case: Case, row: Row, owner: str, number: int) -> Entry | None:
     tool = case.agent.tools[row.tool]
     run = ToRun(row, tool, tool.bind_recorded(row.args, {}), repeat=True)
-    deadline = case.deadline.child(case.agent.tool_timeout_s(tool), time.monotonic(), "call")
+    deadline = case.deadline.child(case.env.limits.call_s(case.agent, tool), time.monotonic(), "call")
     again = SentAgain(row_id(row.call_key, row.generation), number, case.round)
     shown = orjson.dumps({"activity": "repeating", "call_key": row.call_key, "tool": row.tool})
     if needs_slot(run) and not await reserve(case, Helper(row.tool, run.tool.fn, False), _place(row)):
         return None
     await case.note(shown, again)
     faults.point("before_repeat")
+    began_s = time.monotonic()
     result = await _run(case, run, deadline)
-    if not isinstance(result, Returned):
-        await case.note(b"", again)  # closed now: from here on nothing more of it leaves
+    taken = sample(f"tool:{row.tool}", time.monotonic() - began_s, _result_of(result))
+    # Closed now: from here on nothing more of it leaves.
+    await case.note(b"", again, [taken], [_sent_again(row, number, taken)])
     await case.env.breakers.report(tool.breaker, case.agent.breaker, owner, _heard(result))
     if isinstance(result, Returned):
         return returned(case, row, result.value)
@@ -89,6 +95,20 @@ async def _repeat_once(case: Case, row: Row, owner: str, number: int) -> Entry |
         if failure.kind == "business" and not failure.outcome_unknown and failure.code not in GATEWAY:
             return Entry(replace(row, status="failed"))
     return None
+
+
+def _sent_again(row: Row, number: int, taken: Sample) -> NewEvent:
+    data = {"tool": row.tool, "retry": number, "delay_s": 0, "cause": "UNKNOWN_OUTCOME", "message": ""}
+    counts = (counting.retried("tool", "UNKNOWN_OUTCOME"),)
+    told = {**data, "result": taken.result, "level": None}
+    return NewEvent("tool.retry", told, row.step, row.call_key, counts)
+
+
+def _result_of(result: Returned | Raised | Cut) -> CallResult:
+    """How the try ended, as it is counted."""
+    if isinstance(result, Cut):
+        return "timeout" if result.cause is None else "aborted"
+    return "ok" if isinstance(result, Returned) else "error"
 
 
 def _heard(result: Returned | Raised | Cut) -> Literal["failure", "success", "neutral"]:

@@ -1,10 +1,11 @@
-"""A cleanup from its claim to its verdict: settle, roll back, compensate, release, decide (CONTRACT E3, E8)."""
+"""A cleanup from its claim to its verdict: verify, settle, roll back, compensate, release, decide (CONTRACT E3, E8)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from typing import Literal
 
 import orjson
 
@@ -13,6 +14,7 @@ from makegood.cleanup.compensate import compensate
 from makegood.cleanup.release import release
 from makegood.cleanup.rollback import roll_back
 from makegood.cleanup.settle import settle
+from makegood.cleanup.verify import verify
 from makegood.errors import MakegoodError, StaleFence, StoreUnreachable
 from makegood.store import faults
 from makegood.store.codes import Unsettled
@@ -24,9 +26,10 @@ from makegood.store.ops.runs import Claim
 from makegood.store.states import State
 from makegood.tasks.engine.env import Env
 from makegood.tasks.flows import run_async
-from makegood.tasks.journal import load_journal
+from makegood.tasks.journal import load_journal, row_id
 from makegood.tasks.latencies import sample
 from makegood.tasks.rollbacks import load_resources
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.cleaning import PASSES, decide_pass
 
 log = logging.getLogger("makegood.cleanup")
@@ -75,6 +78,7 @@ async def _work(case: Case) -> None:
     if case.passes_used >= PASSES:  # the last one did not end by itself
         case.out_of_time = True
         return
+    await verify(case)  # before a repeat could finish what had not finished
     await settle(case)
     if case.waits_until_ms is not None or case.out_of_time or case.stops:
         return  # nothing is undone while something may still land
@@ -134,11 +138,16 @@ async def _end(case: Case) -> None:
         await _release(case, 0, used_pass=False, target=State(case.claim.record["cl_end"]))
         return
     taken_s = time.monotonic() - case.began_s
+    # A person has accepted that something stays.
+    result: Literal["clean", "partial"] = (
+        "partial" if any(row.undo == "kept" for row in case.rows) else "clean"
+    )
     op = end_cleanup(
         **case.fresh(),
         target=target,
+        result=result,
         latencies=[sample(f"cleanup:{case.agent.name}", taken_s)],
-        new_events=[NewEvent("cleanup.ended", {"state": str(target), "result": "clean"})],
+        new_events=[NewEvent("cleanup.ended", {"state": str(target), "result": result})],
     )
     faults.point("before_cleanup_end")
     try:
@@ -156,7 +165,7 @@ def _attempt_may_begin(case: Case) -> bool:
     """`total` decides whether another attempt may start; it never cuts a cleanup."""
     record = case.claim.record
     began_ms = int(record.get("resumed_at") or record["started_at"])
-    return case.now_ms() - began_ms < case.agent.total_s() * 1000
+    return case.now_ms() - began_ms < case.env.limits.total_s(case.agent) * 1000
 
 
 async def _review(case: Case) -> None:
@@ -177,12 +186,21 @@ async def _open_review(case: Case, code: str, message: str, items: list[Item]) -
     if ahead:
         await case.env.store.do_all(ahead)
     tools = sorted({item.tool for item in items if item.tool})
+    told = case.claim.record.get("rv_told", "").split()
+    doubts = {row_id(item.call_key, item.generation): item.tool for item in items if item.kind == "unknown"}
+    opened = {"code": code, "items": len(items), "tools": tools[:20]}
     events = [
         NewEvent("cleanup.ended", {"state": str(State.REVIEW), "result": "failed"}),
-        NewEvent("review.opened", {"code": code, "items": len(items), "tools": tools[:20]}),
+        NewEvent("review.opened", opened, counts=counting.handed_over(doubts, told)),
     ]
     op = open_review(
-        **case.fresh(), code=code, message=message, items=body, blob_digests=digests, new_events=events
+        **case.fresh(),
+        code=code,
+        message=message,
+        items=body,
+        told=sorted({*told, *doubts}),
+        blob_digests=digests,
+        new_events=events,
     )
     faults.point("before_cleanup_end")
     times = await case.env.store.do(op)
@@ -195,7 +213,7 @@ async def _open_review(case: Case, code: str, message: str, items: list[Item]) -
             "code": code,
             "tool": tools[0] if tools else None,
         }
-        case.env.alert(message, tags)
+        case.env.alert("review", message, tags)
 
 
 async def _give_up_pass(case: Case, error: BaseException) -> None:

@@ -11,11 +11,14 @@ from makegood.cli.config import config
 from makegood.cli.demo import demo
 from makegood.cli.doctor import doctor
 from makegood.cli.enqueue import enqueue
+from makegood.cli.monitor import monitor
 from makegood.cli.review import review
 from makegood.cli.runs import runs
+from makegood.cli.stats import stats
+from makegood.cli.timeouts import timeouts
 from makegood.cli.worker import worker
 
-LATER = ("approvals", "timeouts", "stats", "monitor")
+LATER = ("approvals",)
 """Commands of the interface that nobody has built yet."""
 
 
@@ -32,5 +35,19 @@ def cli() -> None:
     """
 
 
-for command in (demo, worker, enqueue, runs, review, agents, breakers, messages, doctor, config):
+for command in (
+    demo,
+    worker,
+    enqueue,
+    runs,
+    review,
+    stats,
+    agents,
+    breakers,
+    timeouts,
+    messages,
+    monitor,
+    doctor,
+    config,
+):
     cli.add_command(command)

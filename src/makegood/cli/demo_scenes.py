@@ -13,6 +13,7 @@ from makegood.cli import demo_agents as agents
 from makegood.cli.breakers import all_breakers
 from makegood.cli.demo_cleanup import failed_undo, undone_timeout
 from makegood.cli.demo_model import asked_for
+from makegood.cli.demo_numbers import numbers
 from makegood.cli.demo_play import WAIT_S, Scene, code_of, conclude, play
 from makegood.cli.demo_world import LEASE_S, World
 from makegood.errors import WaitTimeout
@@ -35,6 +36,7 @@ def scenes(world: World) -> Iterator[Scene]:
     yield skipped_retry(world)
     yield undone_timeout(world)
     yield failed_undo(world)
+    yield numbers(world)
 
 
 def success(world: World) -> Scene:

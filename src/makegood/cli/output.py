@@ -83,7 +83,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
         return
     texts = [[one_line(cell) for cell in row] for row in rows]
     if not on_terminal():
-        _print_columns(columns, texts)
+        for line in column_lines(columns, texts):
+            click.echo(line)
         return
     from rich.console import Console
     from rich.table import Table
@@ -107,11 +108,14 @@ def print_record(record: Mapping[str, object]) -> None:
         click.echo(f"{name.ljust(width)}  " + text.replace("\n", f"\n{' ' * width}  "))
 
 
-def _print_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def column_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as plain lines, each column as wide as its widest cell."""
     lines = [list(columns), *map(list, rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 def _coloured(text: str, colour: str) -> str:

@@ -20,6 +20,12 @@ CATALOG = "mg:{catalog}:agents"
 BREAKERS = "mg:{breakers}:"
 """Prefix of the breakers, which have a hash tag of their own and are never touched by a run's script."""
 
+WORKERS = "mg:{workers}:"
+"""Prefix of what the worker processes say of themselves."""
+
+LIMITS = "mg:{catalog}:timeouts"
+"""Hash: `call|tool`, `step|agent` or `run|agent` → the limit in seconds that an operator set."""
+
 ASIDE = "mg:{messages}:aside"
 """Stream of messages that did not validate, each with its reason."""
 

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
+from makegood.store.buckets import lua_buckets
 from makegood.store.states import lua_table
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def load_script(name: str) -> Script:
     """Script by name; those that touch a run get the table of transitions and the shared prelude in front."""
     body = _folder().joinpath(f"{name}.lua").read_text()
     if "-- STANDALONE" not in body:
-        body = lua_table() + _folder().joinpath("_prelude.lua").read_text() + body
+        body = lua_table() + lua_buckets() + _folder().joinpath("_prelude.lua").read_text() + body
     source = body.encode()
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 

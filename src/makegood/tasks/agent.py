@@ -40,9 +40,7 @@ _BUDGETS: Final = Budgets()
 _RETRY: Final = RetryPolicy()
 _TOOL_RETRY: Final = RetryPolicy(retries=5, backoff=1, max_backoff=16)
 _BREAKER: Final = BreakerPolicy()
-_DEFAULT_CLEANUP_S: Final = (
-    60.0  # in the run's total when cleanup itself has no limit: `total` always exists (A1)
-)
+_DEFAULT_CLEANUP_S: Final = 60.0  # in the total when cleanup has no limit: `total` always exists (A1)
 _FENCED: Final = re.compile(r"\s*```[a-zA-Z]*\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
 # What makegood sets on every request itself: one request per try (B5), its own clocks (B6), one retry layer (C1).
@@ -67,7 +65,8 @@ class Agent:
     "commit_on_complete"); under rollback `write` and `idempotent` tools need a compensation (E10). `model_args` goes to
     the model as it is, `input` and `output` are pydantic models, `prompt(input)` makes the first user message,
     `snapshot(ctx, input)` declares resources before the first step of an attempt, `before_step(ctx)` and
-    `before_end(ctx, output)` may cancel.
+    `before_end(ctx, output)` may cancel. `verify(ctx, run)` says of a run that ends timed_out whether it had in fact
+    finished: True, False, or None (A8); it may be asked again after a crash, so asking must be safe to repeat.
 
     Attributes:
         tools: the tools by name.
@@ -75,7 +74,7 @@ class Agent:
 
     Raises:
         DeclarationError: one sentence that names the field and says what to change.
-        NotBuilt: max_running, verify or session_on_review is given.
+        NotBuilt: max_running or session_on_review is given.
     """
 
     code: AgentCode | None = None
@@ -133,8 +132,8 @@ class Agent:
         self.snapshot = _hook(says, "snapshot", snapshot, ("ctx", "input"))
         self.before_step = _hook(says, "before_step", before_step, ("ctx",))
         self.before_end = _hook(says, "before_end", before_end, ("ctx", "output"))
+        self.verify = _hook(says, "verify", verify, ("ctx", "run"))
         refuse_unbuilt(f"{says}: max_running", max_running, None)
-        refuse_unbuilt(f"{says}: verify", verify, None)
         refuse_unbuilt(f"{says}: session_on_review", session_on_review, "block")
         self.input_schema = object_schema(self.input) if self.input else None
         self.output_schema = object_schema(self.output) if self.output else None
@@ -149,7 +148,7 @@ class Agent:
     def __repr__(self) -> str:
         return f"<Agent {self.name} model={self.model} tools={list(self.tools)}>"
 
-    # --- limits: tool > agent > default -------------------------------------------------------------------------
+    # --- limits as declared: tool > agent > default; what an operator sets comes before them (LimitBoard) -----------
 
     def tool_timeout_s(self, tool: Tool) -> float:
         """L1 of one try of this tool, in seconds (A1)."""
@@ -167,12 +166,13 @@ class Agent:
         """Whether effects of this tool stay or are undone when the run fails (E4)."""
         return self.on_failure if tool.on_failure is None else tool.on_failure
 
-    def total_s(self) -> float:
-        """Wall clock of a run from its first claim, in seconds: `timeouts.total`, else attempts x L3 + cleanup."""
+    def total_s(self, run_s: float | None = None) -> float:
+        """Seconds from a run's first claim: `timeouts.total`, else attempts x L3 (`run_s` or as declared) + cleanup."""
         if self.timeouts.total is not None:
             return self.timeouts.total
         cleanup = self.timeouts.cleanup
-        return self.max_attempts * self.timeouts.run + (_DEFAULT_CLEANUP_S if cleanup is None else cleanup)
+        attempt_s = self.timeouts.run if run_s is None else run_s
+        return self.max_attempts * attempt_s + (_DEFAULT_CLEANUP_S if cleanup is None else cleanup)
 
     def max_sends_per_step(self) -> int:
         """The most model requests one step can send (C4): 1 + retries + fallback models."""
@@ -270,6 +270,8 @@ class Agent:
             "effect": tool.effect,
             "identity": identity,
             "timeout": self.tool_timeout_s(tool),
+            "timeout_from": "agent" if tool.timeout is None else "tool",
+            "slow": tool.slow,
             "isolation": tool.isolation,
             "breaker": tool.breaker,
             "on_failure": self.tool_on_failure(tool),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from makegood.store.async_store import AsyncStore
 from makegood.store.keys import all_prefixes
@@ -18,6 +19,9 @@ WINDOW_DAYS = 7
 
 DAY_MS = 86_400_000
 
+CallResult = Literal["ok", "error", "timeout", "aborted"]
+"""How a try of a call ended: `timeout` when a limit cut it, `aborted` when the run or its worker stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -30,10 +34,10 @@ class Spread:
     max_s: float | None = None
 
 
-def sample(series: str, seconds: float) -> Sample:
-    """A measured duration as the store counts it."""
+def sample(series: str, seconds: float, result: CallResult | Literal[""] = "") -> Sample:
+    """A measured duration as the store counts it; `result` for a try of a tool."""
     ms = max(0.0, seconds * 1000)
-    return Sample(series, bucket(ms), round(ms))
+    return Sample(series, bucket(ms), round(ms), result)
 
 
 def merged(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from makegood.tasks.agent import Agent
+from makegood.tasks.limits import LimitBoard
 from makegood.tasks.masking import holds_mask
 from makegood.tasks.rules.cleaning import UNDECLARED, Means, MeansOf
 from makegood.tasks.rules.rows import Row
 from makegood.tasks.tool import Tool
 
 
-def means_of(agent: Agent, *, repeats: bool = True) -> MeansOf:
+def means_of(agent: Agent, limits: LimitBoard, *, repeats: bool = True) -> MeansOf:
     """For a row what its tool offers: policy, probe, compensation, times, and whether the call can be sent again.
 
     `repeats` False spares the look at the recorded arguments: nothing is going to be sent again.
@@ -21,12 +22,12 @@ def means_of(agent: Agent, *, repeats: bool = True) -> MeansOf:
         tool = agent.tools.get(row.tool)
         if tool is None:  # it has left the agent, whose own policy then says whether its effects may stay
             return replace(UNDECLARED, policy=agent.on_failure)
-        return _means(agent, tool, row, repeats)
+        return _means(agent, limits, tool, row, repeats)
 
     return means
 
 
-def _means(agent: Agent, tool: Tool, row: Row, repeats: bool) -> Means:
+def _means(agent: Agent, limits: LimitBoard, tool: Tool, row: Row, repeats: bool) -> Means:
     undo = tool.compensation
     return Means(
         policy=agent.tool_on_failure(tool),
@@ -34,7 +35,7 @@ def _means(agent: Agent, tool: Tool, row: Row, repeats: bool) -> Means:
         compensates=undo is not None,
         handles_unknown=undo is not None and undo.handles_unknown,
         undo_repeatable=undo is None or undo.effect == "idempotent",
-        settle_after_s=agent.tool_settle_after_s(tool),
+        settle_after_s=limits.settle_after_s(agent, tool),
         key_ttl_s=float("inf") if tool.key_ttl is None else tool.key_ttl,
         repeatable=repeats and _is_repeatable(tool, row),
     )

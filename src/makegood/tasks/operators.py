@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from makegood.errors import NotAllowed, StoreUnreachable
-from makegood.tasks import operate
-from makegood.tasks.client_base import Common, check_decision
+from makegood.tasks import operate, steering
+from makegood.tasks.client_base import Common, check_audited, check_decision
 from makegood.tasks.flows import Flow, run_async, run_sync
 from makegood.tasks.review import list_reviews, load_audit, load_review
 
@@ -96,6 +96,37 @@ class Operator(Common):
         return self.run_flow(
             operate.mark(run_id, call_key, outcome, generation, actor, reason, expected_version)
         )
+
+    def timeouts(self) -> list[dict[str, Any]]:
+        """The limits that are set by hand: level, name, limit_s."""
+        return self.run_flow(steering.list_timeouts())
+
+    def timeout_changes(self) -> list[dict[str, Any]]:
+        """Who set which limit, oldest first: at, level, name, from_s, to_s, actor, reason."""
+        return self.run_flow(steering.list_timeout_changes())
+
+    def set_timeout(
+        self, level: str, name: str, seconds: float | None, *, actor: str, reason: str = ""
+    ) -> dict[str, Any]:
+        """Set the limit of a tool (level "call") or of an agent ("step", "run"); None takes back what was set.
+
+        It comes before what tool and agent declare, and reaches running workers within 5 s: a try of a call and a step
+        that begin, and attempts at their next step.
+
+        Returns level, name, from_s, to_s; None in the last two is what was declared.
+        Raises InvalidInput, UnknownAgent (no worker publishes that tool or agent).
+        """
+        check_audited(actor, reason)
+        return self.run_flow(steering.set_timeout(level, name, seconds, actor, reason))
+
+    def judge_timeout(self, run_id: str, verdict: str, *, actor: str, reason: str = "") -> dict[str, Any]:
+        """Say of a run that timed out whether it had in fact finished: "false_kill"; "true_kill": it had not; "unknown".
+
+        Returns run_id and the verdict that stands, by whom, at what time. It counts once; "unknown" may be replaced.
+        Raises RunNotFound, InvalidInput, Conflict (it did not time out, or has another verdict).
+        """
+        check_audited(actor, reason)
+        return self.run_flow(steering.judge_timeout(run_id, verdict, actor, reason))
 
     def cleanup(
         self,
@@ -213,6 +244,28 @@ class AsyncOperator(Common):
         return await self.run_flow(
             operate.mark(run_id, call_key, outcome, generation, actor, reason, expected_version)
         )
+
+    async def timeouts(self) -> list[dict[str, Any]]:
+        """The limits that are set by hand; see `Client.timeouts`."""
+        return await self.run_flow(steering.list_timeouts())
+
+    async def timeout_changes(self) -> list[dict[str, Any]]:
+        """Who set which limit; see `Client.timeout_changes`."""
+        return await self.run_flow(steering.list_timeout_changes())
+
+    async def set_timeout(
+        self, level: str, name: str, seconds: float | None, *, actor: str, reason: str = ""
+    ) -> dict[str, Any]:
+        """Set a limit while workers run; see `Client.set_timeout`."""
+        check_audited(actor, reason)
+        return await self.run_flow(steering.set_timeout(level, name, seconds, actor, reason))
+
+    async def judge_timeout(
+        self, run_id: str, verdict: str, *, actor: str, reason: str = ""
+    ) -> dict[str, Any]:
+        """Say whether a run that timed out had in fact finished; see `Client.judge_timeout`."""
+        check_audited(actor, reason)
+        return await self.run_flow(steering.judge_timeout(run_id, verdict, actor, reason))
 
     async def cleanup(
         self,

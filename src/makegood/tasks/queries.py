@@ -222,6 +222,18 @@ def info_of(record: Mapping[str, str]) -> dict[str, Any]:
         "expires_at": reads.iso(int(record["expires_at"])) if record.get("expires_at") else None,
         "version": int(record.get("version") or 0),
         "cleanup": cleanup_of(record),
+        "timeout_verdict": timeout_verdict_of(record),
+    }
+
+
+def timeout_verdict_of(record: Mapping[str, str]) -> dict[str, Any] | None:
+    """Whether the run that timed out had in fact finished, who says so and since when; None when nobody does."""
+    if not record.get("to_verdict"):
+        return None
+    return {
+        "verdict": record["to_verdict"],
+        "by": record.get("to_by", ""),
+        "at": reads.iso(int(record["to_at"])),
     }
 
 

@@ -71,6 +71,7 @@ class Tool(Generic[P, R]):
         effect: "read", "idempotent", "write" or "irreversible" (D5).
         identity: the arguments that identify the effect, ALL, or None for a read without one.
         timeout: L1 in seconds, or None for the agent's call limit.
+        slow: it may take long now and then; `timeouts suggest` never proposes less than its longest try (A7).
         settle_after: seconds after which an unknown call may be settled, or None for its L1; 0 = at once.
         key_ttl: seconds the downstream remembers an idempotency key; None = for ever.
         breaker: name of its circuit breaker, its own name unless shared.
@@ -91,6 +92,7 @@ class Tool(Generic[P, R]):
         self.arguments = arguments
         self.identity: Identity | None = None
         self.timeout: float | None = None
+        self.slow = False
         self.settle_after: float | None = None
         self.key_ttl: float | None = 86_400
         self.breaker: str = self.name
@@ -256,7 +258,7 @@ def tool(
 
     Raises:
         DeclarationError: an option or the signature is not usable; the sentence says what to change.
-        NotBuilt: approval, slow, rate or max_running is given.
+        NotBuilt: approval, rate or max_running is given.
     """
     if misplaced:
         raise DeclarationError(
@@ -272,16 +274,17 @@ def tool(
         check_seconds(f"{owner}: settle_after", settle_after, none="its timeout", zero="none")
         check_seconds(f"{owner}: key_ttl", key_ttl, none="no limit")
         check_choice(owner, "reuse", reuse, (False, True))
+        check_choice(owner, "slow", slow, (False, True))
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise DeclarationError(f"{owner}: retry must be a RetryPolicy(…) or None.")
-        unbuilt = {"approval": (approval, False), "slow": (slow, False), "rate": (rate, None)}
+        unbuilt = {"approval": (approval, False), "rate": (rate, None)}
         for option, (value, default) in (unbuilt | {"max_running": (max_running, None)}).items():
             refuse_unbuilt(f"tool({option}={value!r})", value, default)
         made = Tool(fn, effect, Arguments(name, fn, scope_of(caller(1), fn)))
         made.identity = check_identity(made.name, effect, identity, made.arguments)
         made.timeout, made.settle_after, made.key_ttl = timeout, settle_after, key_ttl
         made.breaker = name if breaker is None else check_breaker_name(owner, breaker)
-        made.retry, made.reuse = retry, reuse
+        made.retry, made.reuse, made.slow = retry, reuse, slow
         made.on_failure = None if on_failure is None else check_on_failure(f"{owner}: on_failure", on_failure)
         if isolation == "process":
             check_importable(fn)

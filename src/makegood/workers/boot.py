@@ -57,7 +57,12 @@ class Boot:
         """Load the agents, connect, publish what is served. A mistake ends the process with one sentence."""
         try:
             dsn = self._settings.sentry_dsn
-            sentry.start(None if dsn is None else dsn.get_secret_value())
+            sentry.start(
+                None if dsn is None else dsn.get_secret_value(),
+                traces=self._settings.sentry_traces,
+                payloads=self._settings.sentry_payloads,
+                span_items=self._settings.sentry_span_items,
+            )
             agents = load_agents(",".join(self._settings.agents))
             if self._pulse_fd is None:  # else whoever started the supervisor has done it
                 self._check_server()
@@ -139,6 +144,7 @@ class Boot:
         self._runtime.stop()
         if self._runtime.has_stuck_threads:
             logging.shutdown()
+            sentry.flush()
             os._exit(0)
 
 

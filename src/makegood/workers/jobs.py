@@ -35,7 +35,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who claims, and what of a shard."""
+    """Who claims, and what of a shard; `hint`: the run that the message names, '' when it is another's turn to count it."""
 
     shard_prefix: str
     nonce: str
@@ -43,6 +43,7 @@ class Asking:
     agents: Sequence[str]
     lease_ms: int
     alone: bool
+    hint: str = ""
 
 
 class Job(Protocol):
@@ -79,6 +80,7 @@ class RunJob:
             agents=asking.agents,
             lease_ms=asking.lease_ms,
             quarantine=asking.alone,
+            hint=asking.hint,
         )
 
     async def open(self, env: Env, claim: Claim) -> Work:
@@ -119,6 +121,7 @@ class CleanupJob:
             agents=asking.agents,
             lease_ms=asking.lease_ms,
             alone=asking.alone,
+            hint=asking.hint,
         )
 
     async def open(self, env: Env, claim: Claim) -> Work:

@@ -12,7 +12,17 @@ from makegood.errors import MakegoodError
 from makegood.spawn import spawn
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.leases import read_server
-from makegood.workers.duties import cancels, cleanups, deaf, expired, leases, locks, parked, republish
+from makegood.workers.duties import (
+    cancels,
+    checkin,
+    cleanups,
+    deaf,
+    expired,
+    leases,
+    locks,
+    parked,
+    republish,
+)
 from makegood.workers.watch import Watch, look, trusted
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ class Maintenance:
         self._tasks: list[asyncio.Task[None]] = []
         self._watch = Watch()
         self._hearing = deaf.Hearing()
+        self._sweeps = checkin.Sweeps()
 
     def start(self) -> None:
         """Begin every duty."""
@@ -45,6 +56,7 @@ class Maintenance:
             ("cancels", CANCEL_POLL_S, lambda: cancels.run_once(env.store, runtime.attempts)),
             ("locks", lease_s / 3, lambda: locks.run_once(env.store, runtime.attempts, lease_s)),
             ("breakers", SWEEP_S, env.breakers.refresh),
+            ("limits", SWEEP_S, env.limits.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
             ("parked", SWEEP_S, lambda: parked.run_once(env.store, runtime.wakes.announce)),
             ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
@@ -52,6 +64,7 @@ class Maintenance:
             ("cleanups", SWEEP_S, self._announce_cleanups),
             ("hearing", REPUBLISH_S, self._listen),
             ("liveness", SWEEP_S, self._touch),
+            ("check-in", checkin.EVERY_S, self._check_in),
         ]
         self._tasks = [
             spawn(self._repeat(name, pause_s, duty), name=f"duty-{name}") for name, pause_s, duty in duties
@@ -68,6 +81,7 @@ class Maintenance:
         while True:
             try:
                 await duty()
+                self._sweeps.worked(name, time.monotonic())
             except MakegoodError as error:
                 log.warning("%s: %s", name, error)
             except Exception:
@@ -121,6 +135,11 @@ class Maintenance:
         if trusted(self._watch, lease_s, time.monotonic()):
             await leases.run_once(store, runtime.wakes.announce)
             await expired.run_once(store)
+
+    async def _check_in(self) -> None:
+        """Sentry hears once a minute that runs are swept, from whichever process comes first, or that they are not."""
+        swept = self._sweeps.verdict(time.monotonic())
+        await checkin.run_once(self._runtime.env.store, self._runtime.worker, swept=swept)
 
     async def _touch(self) -> None:
         path = self._runtime.settings.liveness_file

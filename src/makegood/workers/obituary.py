@@ -11,6 +11,7 @@ from makegood.settings import Settings
 from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.leases import count_suspects, lose_worker
+from makegood.store.ops.numbers import forget_worker
 from makegood.store.ops.reads import read_whereabouts
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.wakeup import Publisher, queue_for
@@ -48,6 +49,7 @@ def report(settings: Settings, obituary: Obituary) -> tuple[int, int]:
             run_ids += [run_id for answer in answers for run_id in answer.run_ids]
             suspects += sum(answer.suspects for answer in answers)
             left = [prefix for prefix, answer in zip(left, answers, strict=True) if answer.run_ids]
+        store.do(forget_worker(obituary.worker))
         found = store.do_all([read_whereabouts(run_id) for run_id in run_ids])
     finally:
         store.close()

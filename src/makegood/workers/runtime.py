@@ -17,19 +17,21 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from makegood.errors import MakegoodError, NotAllowed, StaleFence, StoreUnreachable
-from makegood.monitoring import sentry
+from makegood.monitoring import sentry, sentry_spans
 from makegood.settings import Settings
 from makegood.spawn import spawn
 from makegood.store import faults, keys
 from makegood.store.async_store import AsyncStore
 from makegood.store.ops import catalog
+from makegood.store.ops.numbers import WorkerFacts
 from makegood.store.ops.runs import Claim
 from makegood.store.scripts import Op
 from makegood.tasks.agent import Agent
 from makegood.tasks.breakers import BreakerBoard
-from makegood.tasks.engine.env import Env
+from makegood.tasks.engine.env import Alert, Env
 from makegood.tasks.flows import Flow, run_async
 from makegood.tasks.latencies import LatencyBoard
+from makegood.tasks.limits import LimitBoard
 from makegood.tasks.model.adapter import ModelAdapter, litellm_adapter
 from makegood.tasks.threads import SyncPool
 from makegood.tasks.wakeup import QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
@@ -63,7 +65,7 @@ class Runtime:
         *,
         adapter: Callable[[], ModelAdapter] | None = None,
         on_recycle: Callable[[str], None] = lambda why: None,
-        on_alert: Callable[[str, Mapping[str, Any]], None] = sentry.alert,
+        on_alert: Alert = sentry.alert,
         pulse: Callable[[], None] = lambda: None,
         boot_id: str | None = None,
         queue: str = RUNS_QUEUE,
@@ -162,7 +164,7 @@ class Runtime:
 
     async def _open(self) -> None:
         store = AsyncStore(self.settings.redis_url, patience_s=STORE_PATIENCE_S)
-        breakers, latencies = BreakerBoard(store), LatencyBoard(store)
+        breakers, latencies, limits = BreakerBoard(store), LatencyBoard(store), LimitBoard(store)
         self.heartbeat = self._make_heartbeat()
         self.wakes = Wakes(store, self.publisher, self.agents, self.queue)
         threads = SyncPool(self.settings.sync_threads, on_exhausted=self._on_exhausted)
@@ -172,6 +174,7 @@ class Runtime:
             threads=threads,
             breakers=breakers,
             latencies=latencies,
+            limits=limits,
             agents=self.agents,
             worker=self.worker,
             publish=self.wakes.released,
@@ -183,8 +186,10 @@ class Runtime:
             quarantine=self.quarantine,
             may_act=self.heartbeat.valid,
             secret_fields=self.settings.secret_fields,
+            spans=sentry_spans.subscribe(self.settings.sentry_traces, payloads=self.settings.sentry_payloads),
         )
         await breakers.refresh()
+        await limits.refresh()
         if self.agents:
             await store.do(
                 catalog.publish_agents({name: each.declaration() for name, each in self.agents.items()})
@@ -205,8 +210,13 @@ class Runtime:
             held=lambda: {run_id: attempt.claim.fence for run_id, attempt in list(self.attempts.items())},
             loop_answered_s=lambda: self.answered_s,
             on_beat=lambda beats: self._from_thread(lambda: self._heard(beats)),
+            facts=self._facts,
             pulse=self._pulse,
         )
+
+    def _facts(self) -> WorkerFacts:
+        queue = "quarantine" if self.quarantine else "runs" if self.executes else "cleanup"
+        return WorkerFacts(self.worker, queue, self.slots, round(self.lag_s, 3), self.env.threads.stuck)
 
     def _from_thread(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
@@ -280,6 +290,7 @@ class Runtime:
                 agents=list(self.agents),
                 lease_ms=round(self.settings.lease_s * 1000),
                 alone=self.quarantine,
+                hint=hint if job is self.jobs[-1] else "",
             )
             faults.point(job.points[0])
             claim = await self.env.store.do(job.claim(asking))

@@ -65,12 +65,73 @@ local function take_list(width)
   return n, from
 end
 
--- Events: type, step, call_key, data.
-local function emit_all(id, attempt, n, from)
-  for i = 0, n - 1 do
-    local b = from + i * 4
-    emit(id, attempt, ARGV[b + 1], ARGV[b + 2], ARGV[b + 3], ARGV[b + 4])
+-- A number of the record as it will be. What every step changes is written by one HSET: six HINCRBY cost more than that.
+local function plus(before, by)
+  return (tonumber(before) or 0) + by
+end
+
+-- What is counted once, in the script that makes it true: for ever, and in its hour.
+local hour
+local function count_hour(name, by)
+  hour = hour or math.floor(now_ms() / 3600000)
+  local key = P .. 'h:' .. hour
+  if by > 0 and redis.call('HINCRBY', key, name, by) == by then redis.call('EXPIRE', key, 1296000) end -- 15 days
+end
+
+local function count(name)
+  redis.call('HINCRBY', P .. 'counters', name, 1)
+  count_hour(name, 1)
+end
+
+-- Counters of one tool, agent, model or queue: a hash each, listed so that the exporter finds it.
+local function add(series, name, by)
+  if redis.call('HINCRBY', P .. 'c:' .. series, name, by) == by then redis.call('SADD', P .. 'series', series) end
+end
+
+-- One value of a histogram: the bucket that it is in, and the sum. One HSET costs less than two HINCRBY.
+local function observe(series, name, value, bounds)
+  local bucket = name .. '|inf'
+  for i = 1, #bounds do
+    if value <= bounds[i][1] then
+      bucket = name .. '|' .. bounds[i][2]
+      break
+    end
   end
+  local key, sum = P .. 'c:' .. series, name .. '|sum'
+  local f = redis.call('HMGET', key, bucket, sum)
+  local is_new = redis.call('HSET', key, bucket, plus(f[1], 1), sum, plus(f[2], value)) > 0
+  if is_new then redis.call('SADD', P .. 'series', series) end
+end
+
+-- An outcome that was unknown is not any more. A call that was still under way had one more try, whose end nobody told.
+local function count_settled(tool, was, how)
+  count('unknown_outcomes_total|' .. tool .. '|' .. how)
+  if was == 'started' then add('tool:' .. tool, 'calls_total|aborted', 1) end
+end
+
+-- Counters that travel with an event, one a line: a name of `count`, or `@series>field`.
+local function count_all(names)
+  for name in string.gmatch(names, '[^\n]+') do
+    local series, field = string.match(name, '^@([^>]*)>(.*)$')
+    if series then add(series, field, 1) else count(name) end
+  end
+end
+
+-- Events: type, step, call_key, data, counters. Returns how many of them stand for a request to a model.
+local function emit_list(id, attempt, n, from)
+  local requests = 0
+  for i = 0, n - 1 do
+    local b = from + i * 5
+    emit(id, attempt, ARGV[b + 1], ARGV[b + 2], ARGV[b + 3], ARGV[b + 4])
+    if ARGV[b + 1] == 'llm.attempt' then requests = requests + 1 end
+    if ARGV[b + 5] ~= '' then count_all(ARGV[b + 5]) end
+  end
+  return requests
+end
+
+local function emit_all(id, attempt, n, from)
+  local requests = emit_list(id, attempt, n, from)
+  if requests > 0 then redis.call('HINCRBY', run_key(id), 'requests', requests) end
 end
 
 -- Blobs were written ahead with a time to live; what refers to them keeps them.
@@ -80,11 +141,25 @@ local function keep_blobs(id, n, from)
   end
 end
 
--- Latencies: series, bucket, milliseconds. One hash per series and day, which goes when no percentile looks at it.
+-- Which series are histograms for ever, beside their daily buckets.
+local HISTOGRAMS = {
+  ['tool'] = {'tool', 'call_duration_seconds', BUCKETS.call},
+  ['step'] = {'agent', 'step_duration_seconds', BUCKETS.step},
+  ['cleanup'] = {'agent', 'cleanup_duration_seconds', BUCKETS.step},
+}
+
+-- Latencies: series, bucket, milliseconds, result. One hash per series and day, which goes when no percentile looks at it.
 local function count_latencies(now, n, from)
   local day = math.floor(now / 86400000)
   for i = 0, n - 1 do
-    local b = from + i * 3
+    local b = from + i * 4
+    local kind, name = string.match(ARGV[b + 1], '^([^:]*):(.*)$')
+    local histogram = HISTOGRAMS[kind]
+    if histogram then
+      local result = ARGV[b + 4]
+      local field = result == '' and histogram[2] or histogram[2] .. '|' .. result
+      observe(histogram[1] .. ':' .. name, field, tonumber(ARGV[b + 3]), histogram[3])
+    end
     local key = P .. 'lat:' .. ARGV[b + 1] .. ':' .. day
     if redis.call('HINCRBY', key, ARGV[b + 2], 1) == 1 then redis.call('EXPIRE', key, 777600) end -- 9 days
     local peak = redis.call('HGET', key, 'max')
@@ -107,17 +182,15 @@ local function remember(id, op, now)
   redis.call('PEXPIRE', key, 900000)
 end
 
--- A number of the record as it will be. What every step changes is written by one HSET: six HINCRBY cost more than that.
-local function plus(before, by)
-  return (tonumber(before) or 0) + by
-end
-
-local function count(name)
-  redis.call('HINCRBY', P .. 'counters', name, 1)
+-- Who has been in a state since when; runs that have ended do not wait.
+local function is_in(id, from, to)
+  if from then redis.call('ZREM', P .. 'since:' .. from, id) end
+  if not TERMINAL[to] then redis.call('ZADD', P .. 'since:' .. to, now_ms(), id) end
 end
 
 -- The gauges are the sizes of these sets. The caller has checked the transition.
 local function move(id, agent, from, to, enqueued_at)
+  is_in(id, from, to)
   redis.call('ZREM', P .. 'st:' .. agent .. ':' .. from, id)
   redis.call('ZADD', P .. 'st:' .. agent .. ':' .. to, enqueued_at, id)
   redis.call('HSET', run_key(id), 'state', to)
@@ -161,7 +234,7 @@ end
 
 local function forget_cleaning(key)
   redis.call('HDEL', key, 'cl_cause', 'cl_target', 'cl_end', 'cl_code', 'cl_message', 'cl_undo', 'cl_at', 'cl_passes',
-    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_poison', 'cl_cancelled', 'cl_lost_at')
+    'cl_deaths', 'cl_alone', 'cl_losses', 'cl_open', 'cl_suspect', 'cl_poison', 'cl_cancelled', 'cl_lost_at', 'cl_waited')
 end
 
 -- What a run left behind is settled, undone and released before it ends or begins anew. `target` is the state that
@@ -225,6 +298,32 @@ local function claimed_before(nonce, now)
   return fence and string.sub(fence, -#nonce) == nonce and claimed(id, now)
 end
 
+-- A run has ended for the first time: what it took. One that never began has no duration.
+local function count_finished(key, agent, outcome, now)
+  local f = redis.call('HMGET', key, 'started_at', 'steps', 'calls', 'requests')
+  local series = 'agent:' .. agent
+  local steps, calls, requests = tonumber(f[2] or 0), tonumber(f[3] or 0), tonumber(f[4] or 0)
+  count('runs_finished_total|' .. agent .. '|' .. outcome)
+  if f[1] then observe(series, 'run_duration_seconds|' .. outcome, math.max(0, now - tonumber(f[1])), BUCKETS.run) end
+  observe(series, 'run_steps', steps, BUCKETS.count)
+  observe(series, 'run_calls|tool', calls, BUCKETS.count)
+  observe(series, 'run_calls|model', requests, BUCKETS.count)
+  count_hour('run_steps|' .. agent .. '|sum', steps)
+  count_hour('run_calls|' .. agent .. '|tool|sum', calls)
+  count_hour('run_calls|' .. agent .. '|model|sum', requests)
+end
+
+-- A message came, and nothing was due: the run that it names has ended, or somebody has it. A repetition counts nothing.
+local function in_vain(nonce, hint)
+  local f = hint ~= '' and redis.call('HMGET', run_key(hint), 'state', 'worker') or {}
+  local decision = f[1] and ((TERMINAL[f[1]] or f[1] == 'requires_manual_review') and 'done' or f[2] and 'fenced')
+  if decision then
+    redis.call('SET', P .. 'claim:' .. nonce, '', 'PX', 60000)
+    count('redeliveries_total|' .. decision)
+  end
+  return {NOTHING}
+end
+
 -- The first terminal transition of a run: indexes, effects verdict, counters. What frees memory comes first.
 local function finish(id, from, to, code, message, now)
   local key = run_key(id)
@@ -237,6 +336,6 @@ local function finish(id, from, to, code, message, now)
   redis.call('HSET', key, 'fence', 'ended:' .. now, 'ended_at', now, 'error_code', code, 'error_message', message,
     'fx_open', 0, 'fx_unknown', unknown, 'open_calls', 0, 'counted', 1)
   redis.call('ZADD', P .. 'retain', now, id)
-  if not f[3] then count('runs_finished_total|' .. agent .. '|' .. to) end
+  if not f[3] then count_finished(key, agent, to, now) end
   count_verdict(key, agent, to, to == 'timed_out', unknown == 0)
 end

@@ -1,6 +1,6 @@
 -- STANDALONE
 -- May this try run? Twin of tasks/rules/breaker.py `admit`; both are tested on one table.
--- KEYS: 1 hash of all breakers: name → state|failures|opened|open until|probe owner|probe until|held
+-- KEYS: 1 hash of all breakers: name → state|failures|opened|open until|probe owner|probe until|held, 2 their counters
 -- ARGV: name, owner of the try, lease of a probe in ms, now in ms ('' = server time; given by tests only)
 -- RETURNS: {answer, until_ms, packed state, now_ms}; answer 0 admitted, 1 admitted as the probe, 2 rejected (until 0: held)
 -- EVENTS: none
@@ -22,6 +22,7 @@ if state == 'half_open' and probe_owner ~= '' and now < probe_until then
   if probe_owner == owner then return {1, 0, packed, now} end
   return {2, probe_until, packed, now}
 end
+if state == 'open' then redis.call('HINCRBY', KEYS[2], 'breaker_transitions_total|' .. name .. '|half_open', 1) end
 packed = table.concat({'half_open', failures, opened, open_until, owner, now + lease, held}, '|')
 redis.call('HSET', KEYS[1], name, packed)
 return {1, 0, packed, now}

@@ -1,6 +1,7 @@
 -- STANDALONE
 -- How a try ended. Twin of tasks/rules/breaker.py `on_failure`, `on_success`, `on_neutral`; tested on one table.
--- KEYS: 1 hash of all breakers, 2 the answer to this try's report, kept for 15 minutes: a repeat counts nothing twice
+-- KEYS: 1 hash of all breakers, 2 the answer to this try's report, kept for 15 minutes: a repeat counts nothing twice,
+--       3 their counters
 -- ARGV: name, owner of the try, outcome (failure|success|neutral), failures that open, window ms, open for ms,
 --       now in ms ('' = server time; given by tests only)
 -- RETURNS: {packed state before, packed state after, now_ms}
@@ -42,6 +43,10 @@ elseif outcome == 'success' and (state == 'closed' or is_probe) then
 elseif outcome == 'neutral' and is_probe then
   after = table.concat({state, failures, opened, open_until, '', 0, held}, '|')
 end
-if after ~= before then redis.call('HSET', KEYS[1], name, after) end
+if after ~= before then
+  redis.call('HSET', KEYS[1], name, after)
+  local became = string.match(after, '^[^|]*')
+  if became ~= state then redis.call('HINCRBY', KEYS[3], 'breaker_transitions_total|' .. name .. '|' .. became, 1) end
+end
 redis.call('SET', KEYS[2], before .. '\n' .. after .. '\n' .. now, 'PX', 900000)
 return {before, after, now}

@@ -1,10 +1,11 @@
 -- Claim the oldest due run of the shard that this worker serves; continued ones come first (their score is negative).
 -- The message's run id is only a hint of the shard (invariant 12).
 -- KEYS: 1 prefix of the shard
--- ARGV: nonce of this claim, worker, lease ms, quarantine (1: suspects only), agents served (list)
+-- ARGV: nonce of this claim, worker, lease ms, quarantine (1: suspects only), run id of the message ('' = is not counted when
+--       it comes in vain), agents served (list)
 -- RETURNS: {1, run_id, now_ms, fields and values of the record…} | {NOTHING}; the same nonce gets the first answer
 -- EVENTS: run.claimed, and attempt.started or run.continued (neither for a run that cannot be continued)
-local nonce, worker, lease, quarantine = take(), take(), take_n(), take()
+local nonce, worker, lease, quarantine, hint = take(), take(), take_n(), take(), take()
 local n_agents, agents = take_list(1)
 local now = now_ms()
 
@@ -21,14 +22,15 @@ for i = 1, n_agents do
     local score = tonumber(heads[h + 1])
     if best and score >= best then break end
     local c = redis.call('HMGET', run_key(heads[h]), 'agent', 'state', 'expires_at', 'attempt', 'fence_n', 'continued',
-      'enqueued_at', 'started_at', 'released', 'lost_at', 'cannot_continue')
+      'enqueued_at', 'started_at', 'released', 'lost_at', 'cannot_continue',
+      'silent_at')
     if c[2] == 'queued' and not (c[3] and tonumber(c[3]) <= now) then
       id, f, best = heads[h], c, score
       break
     end
   end
 end
-if not id then return {NOTHING} end
+if not id then return in_vain(nonce, hint) end
 
 local key = run_key(id)
 local attempt, continued = tonumber(f[4]), f[6] == '1'
@@ -52,14 +54,21 @@ redis.call('HDEL', key, 'activity', 'expires_at')
 if quarantine == '1' then -- a step that ends after this one proves the suspect
   redis.call('HSET', key, 'alone_after', redis.call('HGET', key, 'ended_step') or 0)
 end
-if not f[8] then redis.call('HSET', key, 'started_at', now) end
+if not f[8] then
+  redis.call('HSET', key, 'started_at', now)
+  observe('queue:runs', 'run_queue_wait_seconds', math.max(0, now - tonumber(f[7])), BUCKETS.step)
+end
 emit(id, attempt, 'run.claimed', '', '', '{"worker":"' .. worker .. '"}')
 if continued and f[11] then return claimed(id, now) end -- neither goes on nor begins anew until the claimer has decided
 if f[10] then
   count('recoveries_total|' .. (continued and 'continued' or 'restarted'))
-  redis.call('HDEL', key, 'lost_at')
+  local lost_ms = math.max(0, now - tonumber(f[12] or f[10]))
+  observe('all:', 'recovery_seconds', lost_ms, BUCKETS.step)
+  count_hour('recovery_seconds|sum_ms', lost_ms)
+  redis.call('HDEL', key, 'lost_at', 'silent_at')
 end
 if continued then
+  count('redeliveries_total|resumed')
   emit(id, attempt, 'run.continued', '', '', '{"after":"' .. (f[9] or '') .. '"}')
 else
   emit(id, attempt, 'attempt.started', '', '', '{}')

@@ -37,7 +37,7 @@ else
     forget_cleaning(key)
     -- The deaths that brought it here are forgiven: a person says that their cause is gone.
     redis.call('HDEL', key, 'error_code', 'error_message', 'rv_at', 'rv_code', 'rv_message', 'rv_items', 'suspect',
-      'process_deaths', 'quarantine_deaths', 'alone_after', 'cannot_continue', 'lost_at')
+      'process_deaths', 'quarantine_deaths', 'alone_after', 'cannot_continue', 'lost_at', 'silent_at')
     redis.call('HSET', key, 'fence', 'resumed:' .. now, 'continued', 0, 'output', '', 'resumed_at', now)
     move(id, agent, state, 'queued', enqueued_at)
     redis.call('ZADD', queue_key(agent), now, id)

@@ -7,8 +7,8 @@
 --          | {UNSETTLED} something is still open, or another target is to be worked for
 -- EVENTS: those handed in (cleanup.ended), then run.ended when it ended
 local id, fence, op, target, result = take(), take(), take(), take(), take()
-local n_latencies, latencies = take_list(3)
-local n_events, events = take_list(4)
+local n_latencies, latencies = take_list(4)
+local n_events, events = take_list(5)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'end_op', 'end_answer', 'agent', 'cl_cause', 'cl_target',
@@ -26,6 +26,7 @@ write_when_full()
 emit_all(id, f[3], n_events, events)
 count('cleanups_total|' .. f[6] .. '|' .. (f[7] or '') .. '|' .. result)
 if target == 'queued' then
+  count('retries_total|attempt|' .. (f[10] or ''))
   detach(id, key)
   forget_cleaning(key)
   redis.call('HDEL', key, 'error_code', 'error_message')

@@ -7,7 +7,7 @@
 local id, agent, session, key_digest, key, input, input_digest, expires_in =
   take(), take(), take(), take(), take(), take(), take(), take()
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(4)
+local n_events, events = take_list(5)
 
 if redis.call('EXISTS', run_key(id)) == 1 then
   return {1, id, redis.call('HGET', run_key(id), 'state')}
@@ -28,6 +28,7 @@ redis.call('HSET', run_key(id), 'id', id, 'agent', agent, 'session', session, 'k
   'input', input, 'input_digest', input_digest, 'state', 'queued', 'attempt', 0, 'fence_n', 0, 'step', 0,
   'ended_step', 0, 'version', 1, 'enqueued_at', now)
 redis.call('ZADD', P .. 'st:' .. agent .. ':queued', now, id)
+is_in(id, nil, 'queued')
 redis.call('SADD', P .. 'agents', agent)
 redis.call('ZADD', queue_key(agent), now, id)
 if expires_in ~= '' then

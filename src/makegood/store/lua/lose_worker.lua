@@ -73,7 +73,7 @@ for _, id in ipairs(held) do
         redis.call('HINCRBY', key, 'continuations', 1)
       end
       redis.call('HSET', key, 'continued', 1, 'l3_used_ms', used, 'fence', 'lost:' .. now, 'released', 'lost',
-        'lost_at', now, 'suspect', suspect and 1 or 0)
+        'lost_at', now, 'silent_at', only_expired == '1' and beat or now, 'suspect', suspect and 1 or 0)
       redis.call('HDEL', key, 'activity', 'worker')
       move(id, f[4], f[1], 'queued', f[5])
       redis.call('ZADD', queue_key(f[4], suspect and '1' or '0'), now - FIRST, id)

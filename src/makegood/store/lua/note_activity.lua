@@ -5,8 +5,8 @@
 -- RETURNS: {1, now_ms, cancel cause or ''} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state}
 -- EVENTS: those handed in (llm.retry, tool.retry, run.stopping …)
 local id, fence, op, activity, sends, stopping = take(), take(), take(), take(), take(), take()
-local n_latencies, latencies = take_list(3)
-local n_events, events = take_list(4)
+local n_latencies, latencies = take_list(4)
+local n_events, events = take_list(5)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'cancel', 'agent', 'enqueued_at')

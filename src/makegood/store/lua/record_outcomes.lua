@@ -2,14 +2,14 @@
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, op, ended step (0 = the step goes on),
 --       outcomes (list of: row id, status, outcome JSON or blob reference, tries, effect '1' when the tool has effects),
---       latencies (list of: series, bucket, ms), blobs (list), events (list)
+--       latencies (list of: series, bucket, ms, result), blobs (list), events (list)
 -- RETURNS: {1, now_ms, cancel cause or ''} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, step, ended}
 -- EVENTS: those handed in (tool.ended, step.ended)
 local id, fence, op, ended_step = take(), take(), take(), take_n()
 local n_outcomes, outcomes = take_list(5)
-local n_latencies, latencies = take_list(3)
+local n_latencies, latencies = take_list(4)
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(4)
+local n_events, events = take_list(5)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel', 'open_calls', 'fx_open',

@@ -2,19 +2,19 @@
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, step, base (the step that must have ended; -1 = a coroutine
 --       agent's position, which may be written out of order), op, counts as a step (0|1),
---       decision (JSON or blob reference), prompt tokens, completion tokens, cost ('' = unknown), estimated (0|1),
+--       decision (JSON or blob reference), model, prompt tokens, completion tokens, cost ('' = unknown), estimated (0|1),
 --       rows (list of: row id, row JSON, status, effect '1' when the tool has effects), blobs (list), events (list)
 -- RETURNS: {1, now_ms, cancel cause or ''} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, step, ended}
 -- EVENTS: those handed in (llm.attempt, step.started, tool.started, tool.replayed …)
 local id, fence, step, base, op, counted, decision = take(), take(), take_n(), take_n(), take(), take_n(), take()
-local prompt_tokens, completion_tokens, cost, estimated = take_n(), take_n(), take(), take()
+local model, prompt_tokens, completion_tokens, cost, estimated = take(), take_n(), take_n(), take(), take()
 local n_rows, rows = take_list(4)
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(4)
+local n_events, events = take_list(5)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel', 'steps', 'calls',
-  'open_calls', 'fx_open', 'prompt_tokens', 'completion_tokens')
+  'open_calls', 'fx_open', 'prompt_tokens', 'completion_tokens', 'requests')
 if not f[1] then return {NOT_FOUND} end
 if f[1] ~= fence then return {STALE_FENCE} end
 if f[2] ~= 'running' and f[2] ~= 'stopping' then return {BAD_STATE, f[2]} end
@@ -50,15 +50,22 @@ for i = 0, n_rows - 1 do
   redis.call('HSET', journal, row, ARGV[b + 2], row .. '.s', status .. '|' .. began .. '||' .. op .. '|0')
   redis.call('HDEL', journal, row .. '.o')
 end
+local requests = emit_list(id, f[3], n_events, events)
 redis.call('HSET', key, 'step', math.max(step, last), 'sends', 0, 'l2_used_ms', 0,
   'steps', plus(f[7], counted), 'calls', plus(f[8], started), 'open_calls', plus(f[9], started),
   'fx_open', plus(f[10], opened), 'prompt_tokens', plus(f[11], prompt_tokens),
-  'completion_tokens', plus(f[12], completion_tokens))
+  'completion_tokens', plus(f[12], completion_tokens), 'requests', plus(f[13], requests))
 redis.call('HDEL', key, 'activity')
 if was_unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', -was_unknown) end
 if was_not_started > 0 then redis.call('HINCRBY', key, 'fx_not_started', -was_not_started) end
 if cost ~= '' then redis.call('HINCRBYFLOAT', key, 'cost_usd', cost) end
 if estimated == '1' then redis.call('HSET', key, 'estimated', 1) end
+if prompt_tokens + completion_tokens > 0 then
+  local t = redis.call('HMGET', P .. 'c:model:' .. model, 'tokens_total|prompt', 'tokens_total|completion')
+  local is_new = redis.call('HSET', P .. 'c:model:' .. model, 'tokens_total|prompt', plus(t[1], prompt_tokens),
+    'tokens_total|completion', plus(t[2], completion_tokens)) > 0
+  if is_new then redis.call('SADD', P .. 'series', 'model:' .. model) end
+end
+if cost ~= '' then add('model:' .. model, 'cost_nano_usd', math.floor(tonumber(cost) * 1e9 + 0.5)) end
 keep_blobs(id, n_blobs, blobs)
-emit_all(id, f[3], n_events, events)
 return {1, now, f[6] or ''}

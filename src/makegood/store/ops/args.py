@@ -14,21 +14,30 @@ from makegood.store.scripts import Arg
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to append: the store adds id, time and attempt."""
+    """An event to append: the store adds id, time and attempt.
+
+    `counts` are the counters that it stands for: they grow in the script that appends it (CONTRACT I2). Each is
+    `name|label|…`, or `@series>field` for one that belongs to a tool.
+    """
 
     type: str
     data: Mapping[str, Any] = field(default_factory=dict)
     step: int | None = None
     call_key: str | None = None
+    counts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured duration: series (`tool:<name>`, `step:<agent>`, `run:<agent>`, `model:<name>`), bucket, ms."""
+    """One measured duration: series (`tool:<name>`, `step:<agent>`, `run:<agent>`, `model:<name>`), bucket, ms.
+
+    `result` is how a try of a tool ended: ok, error, timeout or aborted; empty for other series.
+    """
 
     series: str
     bucket: int
     ms: int
+    result: str = ""
 
 
 def new_op() -> str:
@@ -48,7 +57,13 @@ def events(items: Sequence[NewEvent]) -> list[Arg]:
     """Events as `emit_all` in the prelude reads them."""
     return counted(
         [
-            (e.type, "" if e.step is None else e.step, e.call_key or "", orjson.dumps(dict(e.data)))
+            (
+                e.type,
+                "" if e.step is None else e.step,
+                e.call_key or "",
+                orjson.dumps(dict(e.data)),
+                "\n".join(e.counts),
+            )
             for e in items
         ]
     )
@@ -56,7 +71,7 @@ def events(items: Sequence[NewEvent]) -> list[Arg]:
 
 def samples(items: Sequence[Sample]) -> list[Arg]:
     """Durations as `count_latencies` in the prelude reads them."""
-    return counted([(s.series, s.bucket, s.ms) for s in items])
+    return counted([(s.series, s.bucket, s.ms, s.result) for s in items])
 
 
 def blobs(digests: Sequence[str]) -> list[Arg]:

@@ -13,6 +13,7 @@ from makegood.store.scripts import Op
 
 STATES = f"{keys.BREAKERS}states"
 AUDIT = f"{keys.BREAKERS}audit"
+COUNTERS = f"{keys.BREAKERS}counters"
 FIELDS = ("state", "failures_ms", "opened_at_ms", "open_until_ms", "probe_owner", "probe_until_ms", "held")
 
 
@@ -49,7 +50,7 @@ def admit(name: str, owner: str, lease_ms: int, now_ms: int | None = None) -> Op
         return Admission(answer < 2, answer == 1, until or None, unpack(text(reply[2])), int(reply[3]))
 
     args = (name, owner, lease_ms, "" if now_ms is None else now_ms)
-    return Op("breaker_admit", (STATES,), args, parse)
+    return Op("breaker_admit", (STATES, COUNTERS), args, parse)
 
 
 def report(
@@ -68,15 +69,14 @@ def report(
         return Reported(unpack(text(reply[0])), unpack(text(reply[1])), int(reply[2]))
 
     args = (name, owner, outcome, failures, window_ms, open_for_ms, "" if now_ms is None else now_ms)
-    return Op("breaker_report", (STATES, f"{keys.BREAKERS}told:{owner}"), args, parse)
+    return Op("breaker_report", (STATES, f"{keys.BREAKERS}told:{owner}", COUNTERS), args, parse)
 
 
 def set_breaker(name: str, action: Literal["open", "close"], actor: str, reason: str) -> Op[dict[str, str]]:
     """Open or close a breaker by hand."""
     told = f"{keys.BREAKERS}told:{new_op()}"
-    return Op(
-        "breaker_set", (STATES, AUDIT, told), (name, action, actor, reason), lambda reply: unpack(text(reply))
-    )
+    args = (name, action, actor, reason)
+    return Op("breaker_set", (STATES, AUDIT, told, COUNTERS), args, lambda reply: unpack(text(reply)))
 
 
 def read_breakers() -> Op[dict[str, dict[str, str]]]:

@@ -23,15 +23,19 @@ def claim_cleanup(
     agents: Sequence[str],
     lease_ms: int = 10_000,
     alone: bool = False,
+    hint: str = "",
 ) -> Op[Claim | None]:
-    """Claim the cleanup of a shard that has been due longest; None when none is due. `alone`: suspects only."""
+    """Claim the cleanup of a shard that has been due longest; None when none is due. `alone`: suspects only.
+
+    `hint`: the run that the message names, so that a message that comes in vain is counted.
+    """
 
     def parse(reply: list[Any]) -> Claim | None:
         if int(reply[0]) == Code.NOTHING:
             return None
         return claim_of(text(reply[1]), int(reply[2]), pairs(reply[3:]))
 
-    args = (nonce, worker, lease_ms, int(alone), *counted([(name,) for name in agents]))
+    args = (nonce, worker, lease_ms, int(alone), hint, *counted([(name,) for name in agents]))
     return Op("claim_cleanup", (shard_prefix,), args, parse)
 
 
@@ -51,13 +55,16 @@ def note_cleanup(
     op: str,
     activity: bytes = b"",
     again: SentAgain | None = None,
+    latencies: Sequence[Sample] = (),
+    new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
     """Say what starts now (JSON; empty: nothing is under way); gives the server's time in ms.
 
     `again`: a call that is about to be sent again, or was just closed.
     """
     row = again or SentAgain("", 0, 0)
-    args = (run_id, fence, op, activity, row.row_id, row.sends, row.round_)
+    head = (run_id, fence, op, activity, row.row_id, row.sends, row.round_)
+    args = (*head, *samples(latencies), *events(new_events))
     return Op("note_cleanup", (keys.prefix_of(run_id),), args, _now_ms(run_id))
 
 
@@ -180,15 +187,20 @@ def open_review(
     code: str,
     message: str,
     items: bytes,
+    told: Sequence[str] = (),
     blob_digests: Sequence[str] = (),
     new_events: Sequence[NewEvent] = (),
 ) -> Op[int]:
-    """The run waits for a person; gives how often it has come to one."""
+    """The run waits for a person; gives how often it has come to one.
+
+    `told`: row ids of all unknown calls that it ever came with, so that each is counted once.
+    """
 
     def parse(reply: list[Any]) -> int:
         return int(checked(reply, run_id)[1])
 
-    args = (run_id, fence, op, code, message, items, *blobs(blob_digests), *events(new_events))
+    head = (run_id, fence, op, code, message, items, "\n".join(told))
+    args = (*head, *blobs(blob_digests), *events(new_events))
     return Op("open_review", (keys.prefix_of(run_id),), args, parse)
 
 

@@ -78,10 +78,12 @@ def claim_run(
     agents: Sequence[str],
     lease_ms: int = 10_000,
     quarantine: bool = False,
+    hint: str = "",
 ) -> Op[Claim | None]:
     """Claim the next run of a shard that one of these agents owns; None when there is nothing to do.
 
-    The run is covered by the worker's lease. `quarantine`: claim suspects, and nothing else.
+    The run is covered by the worker's lease. `quarantine`: claim suspects, and nothing else. `hint`: the run that the
+    message names, so that a message that comes in vain is counted.
     """
 
     def parse(reply: list[Any]) -> Claim | None:
@@ -89,7 +91,7 @@ def claim_run(
             return None
         return claim_of(text(reply[1]), int(reply[2]), pairs(reply[3:]))
 
-    args = (nonce, worker, lease_ms, int(quarantine), *counted([(name,) for name in agents]))
+    args = (nonce, worker, lease_ms, int(quarantine), hint, *counted([(name,) for name in agents]))
     return Op("claim_run", (shard_prefix,), args, parse)
 
 

@@ -44,12 +44,13 @@ class RowOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Tokens and cost of a model reply; cost None when the model has no price."""
+    """Tokens and cost of a model's reply; cost None when the model has no price."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None
     estimated: bool = False
+    model: str = ""
 
 
 def acknowledged(run_id: str) -> Callable[[list[Any]], Ack]:
@@ -83,7 +84,7 @@ def write_intent(
     priced = spent.cost_usd is not None and math.isfinite(spent.cost_usd)
     cost = repr(spent.cost_usd) if priced else ""
     head = (run_id, fence, step, base, op, int(counts), decision)
-    money = (spent.prompt_tokens, spent.completion_tokens, cost, int(spent.estimated))
+    money = (spent.model, spent.prompt_tokens, spent.completion_tokens, cost, int(spent.estimated))
     table = counted([(r.row_id, r.body, r.status, int(r.has_effect)) for r in rows])
     args = (*head, *money, *table, *blobs(blob_digests), *events(new_events))
     return Op("write_intent", (keys.prefix_of(run_id),), args, acknowledged(run_id))

@@ -14,9 +14,11 @@ from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.body import Raised, Returned
 from makegood.tasks.engine.attempt import Attempt, Sends
 from makegood.tasks.engine.signals import EndRun, LimitReached, ParkRun
+from makegood.tasks.engine.traces import chat_span, end_chat
 from makegood.tasks.latencies import sample
 from makegood.tasks.model.assemble import collect
 from makegood.tasks.model.types import Clocks, Failure, ModelFailure, ModelReply, ModelRequest
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.attempts import assumed_model_cost_s, try_cost_s
 from makegood.tasks.rules.breaker import Rejected
 from makegood.tasks.rules.deadline import Deadline
@@ -73,9 +75,10 @@ class _Asking:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply and the duration of the request that gave it."""
+    """A reply, the model that gave it, and the duration of the request."""
 
     reply: ModelReply
+    model: str
     latency: Sample
 
 
@@ -99,11 +102,13 @@ async def ask(
             await attempt.sleep(LEASE_POLL_S, deadline, "the lease")
         owner = await _admitted(asking)
         began_s = time.monotonic()
-        outcome = await _send(asking, owner, messages, tools)
+        with chat_span(attempt, asking.name, step, asking.retries + 1, messages) as span:
+            outcome = await _send(asking, owner, messages, tools)
+            end_chat(span, outcome)
         taken = sample(f"model:{asking.name}", time.monotonic() - began_s)
         if isinstance(outcome, ModelReply):
-            attempt.events.append(_tried(asking, None))
-            return Answer(outcome, taken)
+            attempt.events.append(_tried(asking, outcome))
+            return Answer(outcome, asking.name, taken)
         await _after_failure(asking, outcome, taken)
 
 
@@ -135,6 +140,8 @@ async def _send(
         return reply
     if not isinstance(result, Raised):
         await _report(asking, owner, "neutral")
+        cut_by = result.cause or f"{result.level} limit"
+        attempt.events.append(_tried(asking, None, cut_by))
         raise attempt.signal_of(result, f"model {asking.name}")
     if not isinstance(result.error, ModelFailure):
         await _report(asking, owner, "neutral")
@@ -142,6 +149,7 @@ async def _send(
     failure = result.error.failure
     await _report(asking, owner, "failure" if failure.code in INFRASTRUCTURE else "neutral")
     if failure.code == "TIMEOUT_CALL" and call_s == left_s:
+        attempt.events.append(_tried(asking, failure))
         attempt.check_cancel()
         raise LimitReached(asking.deadline.level, f"model {asking.name}")
     return failure
@@ -204,7 +212,7 @@ async def _give_up(asking: _Asking, decision: Stop, failure: Failure, taken: Sam
 
 def _cost_s(asking: _Asking) -> float:
     limits, policy = asking.attempt.agent.timeouts, asking.attempt.agent.retry
-    limit_s = asking.attempt.agent.timeouts.step if limits.model is None else limits.model
+    limit_s = asking.attempt.step_s if limits.model is None else limits.model
     seen = asking.attempt.env.latencies.get(f"model:{asking.name}")
     return try_cost_s(seen.p99_s, seen.samples, assumed_model_cost_s(limit_s, policy.assumed_cost))
 
@@ -233,14 +241,15 @@ async def _admitted(asking: _Asking) -> str:
     while True:
         name = breaker_name(asking.name, attempt.agent.model_args)
         owner = attempt.op()
-        limit_s = attempt.agent.timeouts.model or attempt.agent.timeouts.step
+        limit_s = attempt.agent.timeouts.model or attempt.step_s
         answer = await attempt.env.breakers.admit(name, owner, limit_s)
         if not isinstance(answer, Rejected):
             if answer.probe:
                 attempt.events.append(NewEvent("breaker.half_open", {"name": name}, asking.step))
             return owner
         data = {"name": name, "until_ms": answer.until_ms}
-        attempt.events.append(NewEvent("breaker.rejected", data, asking.step))
+        counts = counting.rejected(name)
+        attempt.events.append(NewEvent("breaker.rejected", data, asking.step, counts=counts))
         if not asking.fallback_left:
             _park_for_breaker(asking, name, answer)
         await _fall_back(asking, "BREAKER_OPEN", None, ())
@@ -260,10 +269,16 @@ def _park_for_breaker(asking: _Asking, name: str, rejected: Rejected) -> NoRetur
 # --- events -----------------------------------------------------------------------------------------------------
 
 
-def _tried(asking: _Asking, failure: Failure | None) -> NewEvent:
+def _tried(asking: _Asking, outcome: ModelReply | Failure | None, cut_by: str = "") -> NewEvent:
+    """One request: its usage, its failure, or what cut it."""
     data: dict[str, Any] = {"model": asking.name, "try": asking.retries + 1}
-    if failure is not None:
-        data["failure"] = failure.to_dict()
+    if isinstance(outcome, ModelReply):
+        usage = outcome.usage
+        data["usage"] = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    elif outcome is not None:
+        data["failure"] = outcome.to_dict()
+    else:
+        data["cut_by"] = cut_by
     return NewEvent("llm.attempt", data, asking.step)
 
 
@@ -274,7 +289,8 @@ def _retry_event(asking: _Asking, delay_s: float, failure: Failure) -> NewEvent:
         "delay_s": round(delay_s, 3),
         "cause": str(failure.code),
     }
-    return NewEvent("llm.retry", data, asking.step)
+    counts = (counting.retried("model", str(failure.code)),)
+    return NewEvent("llm.retry", data, asking.step, counts=counts)
 
 
 def _skipped_event(asking: _Asking, stop: Stop, failure: Failure) -> NewEvent:
@@ -286,4 +302,4 @@ def _skipped_event(asking: _Asking, stop: Stop, failure: Failure) -> NewEvent:
         "left_s": stop.left_s,
         "cause": str(failure.code),
     }
-    return NewEvent("llm.retry_skipped", data, asking.step)
+    return NewEvent("llm.retry_skipped", data, asking.step, counts=counting.skipped("deadline"))

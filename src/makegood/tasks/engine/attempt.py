@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 import orjson
 
 from makegood.errors import MakegoodError, StaleFence
+from makegood.spawn import Ending, first_of
 from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.blobs import spill
@@ -32,6 +33,7 @@ from makegood.tasks.rules.decisions import Left
 from makegood.tasks.rules.repeated import Repeats
 from makegood.tasks.rules.rows import Row
 from makegood.tasks.runners import TaskRunning
+from makegood.tasks.spans import NO_SPAN, SafeSpan
 
 
 class Fenced(TypedDict):
@@ -73,7 +75,10 @@ class Attempt:
         pending: replies that are not awaited yet (outcomes, the end of the last step).
         written: rows that the store has acknowledged as begun, each with the server's time (ms) of its first start.
         locks: those that its calls hold or are about to take, by holder.
+        span: what it tells of itself; left_as: the state and code with which it was left, once that is recorded.
         l2_used_s: what the open step used before this claim; step_began_s: since when it is charged again.
+        step_s, run_s, total_s: the limits as they hold for the step, the attempt, the run; L3 and total are counted from
+            `run_from_s` and `total_from_s`, and `run_moved` is told when that makes another moment of them.
     """
 
     env: Env
@@ -101,8 +106,16 @@ class Attempt:
     sends: Sends = field(default_factory=Sends)
     l2_used_s: float = 0.0
     step_began_s: float | None = None
+    step_s: float = math.inf
+    run_s: float = math.inf
+    total_s: float = math.inf
+    run_from_s: float = 0.0
+    total_from_s: float = 0.0
+    run_moved: Ending = field(default_factory=Ending)
     stopping: bool = False
     on_stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    span: SafeSpan = NO_SPAN
+    left_as: tuple[str, str] | None = None
     began_s: float = field(default_factory=time.monotonic)
     _ops: Any = field(default_factory=itertools.count)
     _nonce: str = field(default_factory=lambda: secrets.token_hex(6))
@@ -143,7 +156,18 @@ class Attempt:
     def step_deadline(self) -> Deadline:
         """The limit of a step that begins or goes on now."""
         now_s = self.step_began_s = time.monotonic()
-        return self.run.child(max(0.0, self.agent.timeouts.step - self.l2_used_s), now_s, "step")
+        self.step_s = self.env.limits.step_s(self.agent)
+        return self.run.child(max(0.0, self.step_s - self.l2_used_s), now_s, "step")
+
+    def renew_limits(self) -> None:
+        """L3 and total as they are set now; a step that has begun keeps what it began with (CONTRACT A7)."""
+        self.run_s, self.total_s = self.env.limits.run_s(self.agent), self.env.limits.total_s(self.agent)
+        self.total_at_s = self.total_from_s + self.total_s
+        run = Deadline(self.total_at_s, "total").min(Deadline(self.run_from_s + self.run_s, "run"))
+        if run != self.run:
+            self.run, moved = run, self.run_moved
+            self.run_moved = Ending()
+            moved.set((True, None))
 
     def l2_spent_s(self) -> float:
         """What the open step has used of L2, over all claims; 0 between two steps."""
@@ -202,6 +226,16 @@ class Attempt:
             return HandOver() if cut.cause == "disposed" else Cancelled()
         return LimitReached(cut.level or "run", where)
 
+    async def value_within_run(self, work: Coroutine[Any, Any, Any], name: str) -> Any:
+        """The result of work that may take as long as the attempt, whose limit may be moved meanwhile."""
+        running = TaskRunning(work, name)
+        while True:
+            moved, left_s = self.run_moved, self.run.left_s(time.monotonic())
+            timeout_s = None if math.isinf(left_s) else left_s
+            await first_of(running.ending.follow, self.cancel.follow, moved.follow, timeout_s=timeout_s)
+            if running.ending.done() or self.cancel.asked or not moved.done():
+                return self.value_in(await self.supervised(running, self.run, name), name)
+
     async def sleep(self, delay_s: float, deadline: Deadline, where: str) -> None:
         """Wait; ends at once on cancel (CONTRACT C3)."""
         await self.value_of(asyncio.sleep(delay_s), deadline, where)
@@ -213,13 +247,16 @@ class Attempt:
 
         async def report(hung_s: float) -> None:
             activity = {"activity": "hanging", "call": name, "call_key": call_key, "for_s": round(hung_s, 1)}
-            events = [] if self.stopping else [NewEvent("run.stopping", activity, call_key=call_key)]
-            self.stopping = True
+            first, self.stopping = not self.stopping, True
+            events = [NewEvent("run.stopping", activity, call_key=call_key)] if first else []
             op = steps.note_activity(
                 **self.fresh(), activity=orjson.dumps(activity), stopping=True, new_events=events
             )
             self.heard(await self.env.store.do(op))
             self.on_stopping.set()
+            if first:
+                tags = {"agent": self.agent.name, "run_id": self.run_id, "code": "STOPPING", "tool": name}
+                self.env.alert("stuck", f"{name} does not stop", tags)
 
         return report
 

@@ -17,8 +17,10 @@ from makegood.tasks.engine.bodies import classify, is_fatal, needs_slot, start_b
 from makegood.tasks.engine.plan import ToRun
 from makegood.tasks.engine.response import Unusable, usable
 from makegood.tasks.engine.signals import EndRun
+from makegood.tasks.engine.traces import call_span, end_call
 from makegood.tasks.journal import Entry
-from makegood.tasks.latencies import sample
+from makegood.tasks.latencies import CallResult, sample
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.attempts import try_cost_s
 from makegood.tasks.rules.breaker import Rejected
 from makegood.tasks.rules.deadline import Deadline, Level
@@ -26,6 +28,7 @@ from makegood.tasks.rules.decisions import Retry, Stop
 from makegood.tasks.rules.failures import ToolFailure, status_after
 from makegood.tasks.rules.rows import Row, RowError, Status
 from makegood.tasks.rules.tool_retry import decide_tool_retry, may_repeat
+from makegood.tasks.spans import SafeSpan
 
 LEASE_POLL_S = 0.05
 
@@ -38,6 +41,7 @@ class Outcome:
     """How a call ended: its final row, what to count, what it means for the run.
 
     `left_open`: the worker lets go of the run; its next worker takes the call up where the journal says it is.
+    `result`: how the last try ended; `counts`: the counters that go with its event.
     """
 
     entry: Entry
@@ -45,6 +49,8 @@ class Outcome:
     end_run: EndRun | None = None
     level: Level | None = None
     left_open: bool = False
+    result: CallResult | Literal["breaker_open", "none"] = "none"
+    counts: counting.Counters = ()
 
     def to_store(self, body: bytes) -> steps.RowOutcome:
         """As the store records it."""
@@ -54,8 +60,15 @@ class Outcome:
     def event(self) -> NewEvent:
         """tool.ended, with what the numbers need."""
         row = self.entry.row
-        data = {"tool": row.tool, "status": row.status, "code": None if row.error is None else row.error.code}
-        return NewEvent("tool.ended", {**data, "tries": row.tries}, row.step, row.call_key)
+        data = {
+            "tool": row.tool,
+            "status": row.status,
+            "code": None if row.error is None else row.error.code,
+            "tries": row.tries,
+            "result": self.result,
+            "level": self.level,
+        }
+        return NewEvent("tool.ended", data, row.step, row.call_key, self.counts)
 
 
 @dataclass(slots=True)
@@ -63,7 +76,8 @@ class Calling:
     """A call under way.
 
     `maybe`: some try may have had its effect. `slot`: a thread is reserved and not in use yet. `planned`: the row
-    does not say yet that the call started. `owner`: the try whose end the breaker has not heard yet.
+    does not say yet that the call started. `owner`: the try whose end the breaker has not heard yet. `limit_s`: L1 of the
+    try that is under way.
     """
 
     attempt: Attempt
@@ -74,6 +88,8 @@ class Calling:
     planned: bool = False
     owner: str = ""
     tries: int = 0
+    limit_s: float = 0.0
+    last: CallResult | Literal["breaker_open", "none"] = "none"
     samples: list[Sample] = field(default_factory=list)
     first_s: float = field(default_factory=time.monotonic)
 
@@ -106,7 +122,7 @@ class Calling:
         """A breaker's leave, a slot for a sync tool and a valid lease; the outcome when there is none."""
         self.owner = self.attempt.op()
         name = self.run.tool.breaker
-        answer = await self.attempt.env.breakers.admit(name, self.owner, self._limit_s())
+        answer = await self.attempt.env.breakers.admit(name, self.owner, self._limit_now_s())
         if isinstance(answer, Rejected):
             self.owner = ""
             return self._rejected(answer)
@@ -151,7 +167,12 @@ class Calling:
     async def _try(self) -> Outcome | None:
         """One try; None when another one follows."""
         self.tries += 1
-        deadline = self.step.child(self._limit_s(), time.monotonic(), "call")
+        with call_span(self.attempt, self.row, self.all_tries) as span:
+            return await self._one_try(span)
+
+    async def _one_try(self, span: SafeSpan) -> Outcome | None:
+        self.limit_s = self._limit_now_s()
+        deadline = self.step.child(self.limit_s, time.monotonic(), "call")
         began_s = time.monotonic()
         hang = self.attempt.hang_reporter(self.row.call_key, self.row.tool)
         body = start_body(self.attempt, self.run, deadline, repeat=self.maybe)
@@ -163,23 +184,34 @@ class Calling:
             abandon=self.attempt.env.abandon,
             on_hang=hang,
         )
-        self.samples.append(sample(f"tool:{self.row.tool}", time.monotonic() - began_s))
+        taken_s = time.monotonic() - began_s
         if isinstance(result, Raised) and isinstance(result.error, StaleFence):
             raise result.error  # what the body was about to leave behind was refused: the run is someone else's
         if isinstance(result, Returned):
             await self._report("success")
-            return self._returned(result.value)
+            outcome = self._returned(result.value, taken_s)
+            end_call(span, outcome.entry.row)
+            return outcome
         if isinstance(result, Cut) and result.cause is not None:
+            span.end("ABORTED")
             await self._report("neutral")
             if self._is_let_go and self._may_be_taken_up:
                 return self._left_open()
+            self._tried("aborted", taken_s)
             message = (
                 "The run was stopped while the call was running; whether it had its effect is not known."
             )
             return self._end(self._maybe_status(), RowError("ABORTED", message), level=None)
         failure, level = self._failure_of(result, deadline)
+        span.end(failure.code)
+        self._tried("timeout" if failure.code == "TOOL_TIMEOUT" else "error", taken_s)
         await self._report("failure" if failure.kind == "infrastructure" else "neutral")
         return await self._failed(failure, level, result)
+
+    def _tried(self, result: CallResult, taken_s: float) -> None:
+        """A try is over; its duration travels with the event that says so."""
+        self.last = result
+        self.samples.append(sample(f"tool:{self.row.tool}", taken_s, result))
 
     async def _wait_for_lease(self) -> Cut | None:
         """A worker that was frozen or cut off begins no effect before its lease is renewed (invariant 3)."""
@@ -218,7 +250,7 @@ class Calling:
             if not timed_out:
                 return failure, None
         level = deadline.level if isinstance(result, Raised) else result.level
-        message = f"{self.row.tool} did not end within its limit ({self._limit_s():g} s, {level})."
+        message = f"{self.row.tool} did not end within its limit ({self.limit_s:g} s, {level})."
         return ToolFailure("infrastructure", "TOOL_TIMEOUT", message), level
 
     async def _failed(
@@ -232,7 +264,7 @@ class Calling:
             return self._end(status, error, level=level)
         decision = self._decide(failure)
         if isinstance(decision, Retry):
-            return await self._back_off(decision, failure, status, error)
+            return await self._back_off(decision, failure, status, error, level)
         if decision.reason == "not_retryable":
             return self._end(status, error)
         if decision.reason == "does_not_fit":
@@ -241,7 +273,7 @@ class Calling:
         return self._end(status, error, end_run=EndRun("TOOL_RETRIES", why))
 
     async def _back_off(
-        self, decision: Retry, failure: ToolFailure, status: Status, error: RowError
+        self, decision: Retry, failure: ToolFailure, status: Status, error: RowError, level: Level | None
     ) -> Outcome | None:
         self.maybe = self.maybe or status == "unknown"
         data = {
@@ -250,8 +282,14 @@ class Calling:
             "delay_s": round(decision.delay_s, 3),
             "cause": failure.code,
         }
-        event = NewEvent("tool.retry", {**data, "message": failure.message}, self.row.step, self.row.call_key)
-        await self.attempt.note({"activity": "backing_off", **data}, [event])
+        told = {**data, "message": failure.message, "result": self.last, "level": level}
+        counts = (
+            counting.retried("tool", failure.code),
+            *counting.call_limit(self.attempt.agent.name, level),
+        )
+        event = NewEvent("tool.retry", told, self.row.step, self.row.call_key, counts)
+        samples, self.samples, self.last = self.samples, [], "none"
+        await self.attempt.note({"activity": "backing_off", **data}, [event], samples)
         waited = await self.attempt.bounded(asyncio.sleep(decision.delay_s), self.step, "tool backoff")
         if isinstance(waited, Cut):
             if self._is_let_go and self._may_be_taken_up:
@@ -268,7 +306,7 @@ class Calling:
             self.tries - 1,
             attempt.agent.tool_retry_policy(tool),
             attempt.left(self.step),
-            try_cost_s(seen.p99_s, seen.samples, self._limit_s()),
+            try_cost_s(seen.p99_s, seen.samples, self._limit_now_s()),
             attempt.env.rnd(),
             effect=tool.effect,
             key_age_s=self._key_age_s,
@@ -278,13 +316,15 @@ class Calling:
 
     # --- outcomes -----------------------------------------------------------------------------------------------
 
-    def _returned(self, value: Any) -> Outcome:
+    def _returned(self, value: Any, taken_s: float) -> Outcome:
         try:
             response, whole = usable(value, self.attempt.env.secret_fields)
         except Unusable as error:
+            self._tried("error", taken_s)
             return self._bug(self._maybe_status(), RowError("BUG", str(error)), error)
+        self._tried("ok", taken_s)
         row = replace(self.row, status="succeeded", response=response, error=None, tries=self.all_tries)
-        return Outcome(Entry(row, whole), self.samples)
+        return Outcome(Entry(row, whole), self.samples, result="ok")
 
     def _bug(self, status: Status, error: RowError, raised: BaseException) -> Outcome:
         """Told to the model once; the second bug of the tool, or one that no tool may raise, ends the run."""
@@ -299,12 +339,17 @@ class Calling:
     def _rejected(self, rejected: Rejected) -> Outcome:
         name = self.run.tool.breaker
         data = {"name": name, "until_ms": rejected.until_ms}
-        self.attempt.events.append(NewEvent("breaker.rejected", data, self.row.step, self.row.call_key))
+        counts = counting.rejected(name, self.row.tool)
+        event = NewEvent("breaker.rejected", data, self.row.step, self.row.call_key, counts)
+        self.attempt.events.append(event)
+        self.last = "breaker_open"
         if self.tries == 0:
             status: Status = "unknown" if self.maybe else "aborted_before_dispatch"
             return self._end(status, RowError("BREAKER_OPEN", breaker_text(name, rejected, self.attempt)))
         data = {"tool": self.row.tool, "reason": "breaker", "until_ms": rejected.until_ms}
-        self.attempt.events.append(NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key))
+        counts = counting.skipped("breaker")
+        event = NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key, counts)
+        self.attempt.events.append(event)
         error = RowError("BREAKER_OPEN", breaker_text(name, rejected, self.attempt))
         status = "unknown" if self.maybe and self.row.effect != "read" else "failed"
         return self._end(status, error, end_run=EndRun("TOOL_RETRIES", f"{self.row.tool}: {error.message}"))
@@ -321,10 +366,12 @@ class Calling:
         self, status: Status, error: RowError, *, level: Level | None = None, end_run: EndRun | None = None
     ) -> Outcome:
         row = replace(self.row, status=status, error=error, tries=self.all_tries)
-        return Outcome(Entry(row), self.samples, end_run, level)
+        counts = counting.call_limit(self.attempt.agent.name, level) if self.last == "timeout" else ()
+        return Outcome(Entry(row), self.samples, end_run, level, result=self.last, counts=counts)
 
-    def _limit_s(self) -> float:
-        return self.attempt.agent.tool_timeout_s(self.run.tool)
+    def _limit_now_s(self) -> float:
+        """L1 of a try that begins now."""
+        return self.attempt.env.limits.call_s(self.attempt.agent, self.run.tool)
 
     async def _report(self, outcome: Literal["failure", "success", "neutral"]) -> None:
         name, owner, self.owner = self.run.tool.breaker, self.owner, ""
@@ -342,7 +389,8 @@ class Calling:
             "left_s": stop.left_s,
             "cause": failure.code,
         }
-        return NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key)
+        counts = counting.skipped("deadline")
+        return NewEvent("tool.retry_skipped", data, self.row.step, self.row.call_key, counts)
 
 
 def exhausted_text(row: Row, stop: Stop, error: RowError) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -50,8 +51,12 @@ class AgentContext:
         self._open: set[asyncio.Task[Any]] = set()
         self._signal: BaseException | None = None
         self.run_id, self.attempt = attempt.run_id, attempt.number
-        self.deadline = DeadlineView(attempt.run)
         self.log = CallLogger(log, {"run_id": attempt.run_id, "attempt": attempt.number, "call_key": "agent"})
+
+    @property
+    def deadline(self) -> DeadlineView:
+        """What is left of the attempt."""
+        return DeadlineView(self._attempt.run)
 
     @property
     def step(self) -> int:
@@ -110,6 +115,7 @@ class AgentContext:
         self._position += 1
         if self._attempt.hands_over and self._position not in self._attempt.positions:
             raise self._stop(HandOver())
+        self._attempt.renew_limits()
         self._attempt.check(self._attempt.run, "agent")
         return self._position
 
@@ -185,10 +191,16 @@ class AgentContext:
             "finish_reason": answer.reply.finish_reason,
         }
         decision = Decision(assistant_message(answer.reply), digest=key, usage=kept)
-        spent = Spent(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd, usage.estimated)
+        spent = Spent(
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.cost_usd,
+            usage.estimated,
+            answer.model,
+        )
         plan = StepPlan((), (), attempt.claimed, attempt.asked)
         decided = self._decided(position, decision, plan, deadline, counts=True, spent=spent)
-        await steps.perform(attempt, decided)
+        await steps.perform(attempt, replace(decided, samples=(answer.latency,)))
         return _reply(decision)
 
     def _decided(
@@ -201,9 +213,8 @@ class AgentContext:
         counts: bool,
         spent: Spent,
     ) -> steps.Decided:
-        return steps.Decided(
-            position, -1, self.step, decision, plan, deadline, time.monotonic(), spent, counts=counts
-        )
+        began_s = self._attempt.step_began_s or time.monotonic()
+        return steps.Decided(position, -1, self.step, decision, plan, deadline, began_s, spent, counts=counts)
 
 
 async def run_code(attempt: Attempt) -> Any:
@@ -215,7 +226,7 @@ async def run_code(attempt: Attempt) -> Any:
         await run_snapshot(attempt, attempt.step_deadline())
     context = AgentContext(attempt)
     try:
-        result = await attempt.value_of(code(context, value), attempt.run, f"agent {attempt.agent.name}")
+        result = await attempt.value_within_run(code(context, value), f"agent {attempt.agent.name}")
     finally:
         await context.finished()
     try:

@@ -23,6 +23,7 @@ from makegood.tasks.engine.salvage import salvage
 from makegood.tasks.engine.signals import Cancelled, EndRun, HandOver, LimitReached, ParkRun, Signal
 from makegood.tasks.latencies import sample
 from makegood.tasks.means import means_of
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.attempts import NextAttempt, attempt_cost_s, decide_next_attempt
 from makegood.tasks.rules.cleaning import Undoing, has_to_undo
 
@@ -106,7 +107,7 @@ async def _anew_or_end(attempt: Attempt, ended: Ended) -> None:
     """Another attempt while attempts and total last and nothing needs cleaning, else this end (CONTRACT C11)."""
     seen = attempt.env.latencies.get(f"run:{attempt.agent.name}")
     total_s = attempt.left(attempt.run).total_s
-    cost_s = attempt_cost_s(seen.p50_s, seen.samples, attempt.agent.timeouts.run)
+    cost_s = attempt_cost_s(seen.p50_s, seen.samples, attempt.env.limits.run_s(attempt.agent))
     clean_first = _has_to_undo(attempt, "policy", final=False)
     decision = decide_next_attempt(
         str(ended.code), attempt.number, attempt.agent.max_attempts, total_s, cost_s, clean_first
@@ -121,22 +122,24 @@ async def _anew_or_end(attempt: Attempt, ended: Ended) -> None:
             "needed_s": decision.needed_s,
             "left_s": decision.left_s,
         }
-        attempt.events.append(NewEvent("llm.retry_skipped", data))
+        attempt.events.append(NewEvent("llm.retry_skipped", data, counts=counting.skipped("deadline")))
     await _end(attempt, ended)
 
 
 def _has_to_undo(attempt: Attempt, undoing: Undoing, *, final: bool) -> bool:
-    return has_to_undo(attempt.rows, means_of(attempt.agent, repeats=False), undoing, final=final)
+    means = means_of(attempt.agent, attempt.env.limits, repeats=False)
+    return has_to_undo(attempt.rows, means, undoing, final=final)
 
 
 async def _next_attempt(attempt: Attempt, ended: Ended, *, clean_first: bool) -> None:
-    event = NewEvent("attempt.ended", {"code": ended.code, "message": ended.message})
     if not clean_first:
+        event = _attempt_ended(attempt, ended, State.QUEUED)
         try:
             await _release(attempt, "queued", [event], continued=False)
         except Unsettled:  # an unknown outcome, a lock or a declared resource: cleanup comes first
             pass
         else:
+            attempt.left_as = (str(State.QUEUED), str(ended.code))
             await attempt.env.publish(attempt.run_id)
             return
     await _end(attempt, ended, Cleaning(cause_of(ended), State.QUEUED, "policy"))
@@ -164,6 +167,14 @@ async def _release(attempt: Attempt, target: Any, events: list[NewEvent], **how:
         **how,
     )
     await attempt.env.store.do(op)
+    attempt.left_as = (str(target), "")
+
+
+def _attempt_ended(attempt: Attempt, ended: Ended, then: State | None) -> NewEvent:
+    """`then`: what follows at once; None when it depends on what there is to clean up."""
+    data = {"code": ended.code, "message": ended.message, "then": then}
+    counts = counting.attempt_ended(attempt.agent.name, ended.code, again=then == State.QUEUED)
+    return NewEvent("attempt.ended", data, counts=counts)
 
 
 async def _end(attempt: Attempt, ended: Ended, cleaning: Cleaning | None = None) -> None:
@@ -171,7 +182,9 @@ async def _end(attempt: Attempt, ended: Ended, cleaning: Cleaning | None = None)
     output, digests = await attempt.spilled(orjson.dumps(ended.output))
     if cleaning is None:
         undoing: Undoing = "none" if ended.state == State.SUCCEEDED else "policy"
-        needed = _has_to_undo(attempt, undoing, final=True)
+        # The cleanup asks `verify`, before anything is undone (CONTRACT A8).
+        asks = ended.state == State.TIMED_OUT and attempt.agent.verify is not None
+        needed = asks or _has_to_undo(attempt, undoing, final=True)
         cleaning = Cleaning(cause_of(ended), ended.state, undoing, needed)
     op = runs.end_run(
         **attempt.fresh(),
@@ -182,10 +195,11 @@ async def _end(attempt: Attempt, ended: Ended, cleaning: Cleaning | None = None)
         cleaning=cleaning,
         latencies=[_run_sample(attempt)],
         blob_digests=digests,
-        new_events=[*attempt.take_events(), NewEvent("attempt.ended", {"code": ended.code})],
+        new_events=[*attempt.take_events(), _attempt_ended(attempt, ended, None)],
     )
     faults.point("before_end")
     state = await attempt.env.store.do(op)
+    attempt.left_as = (str(state), ended.code or "")
     faults.point("after_end")
     why = f" ({ended.code}: {ended.message})" if ended.code else ""
     log.info("run %s of agent %s is %s%s", attempt.run_id, attempt.agent.name, state, why)
@@ -199,11 +213,7 @@ def _run_sample(attempt: Attempt) -> Sample:
 
 
 def _limit_text(attempt: Attempt, reached: LimitReached) -> str:
-    limits = {
-        "step": attempt.agent.timeouts.step,
-        "run": attempt.agent.timeouts.run,
-        "total": attempt.agent.total_s(),
-    }
+    limits = {"step": attempt.step_s, "run": attempt.run_s, "total": attempt.total_s}
     names = {"step": "A step", "run": "The attempt", "total": "The run"}
     level = reached.level if reached.level in names else "step"
     return f"{names[level]} did not end within its limit of {limits[level]:g} s ({reached.where or 'between steps'})."

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from makegood.store.async_store import AsyncStore
 from makegood.tasks.agent import Agent
@@ -14,10 +14,17 @@ from makegood.tasks.breakers import BreakerBoard
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.latencies import LatencyBoard
 from makegood.tasks.lease_page import LeasePage
+from makegood.tasks.limits import LimitBoard
 from makegood.tasks.model.adapter import ModelAdapter
+from makegood.tasks.spans import Spans
 from makegood.tasks.threads import SyncPool
 
 BugReport = Callable[[BaseException, Mapping[str, Any]], None]
+
+AlertKind = Literal["review", "stuck"]
+"""A run waits for a person; work that was told to stop does not end."""
+
+Alert = Callable[[AlertKind, str, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
@@ -27,7 +34,7 @@ class Env:
     Attributes:
         publish, publish_cleanup: send the wake-up message of a run that was released, or has to be cleaned up.
         report_bug: hands an unexpected exception and its tags to whoever watches (Sentry).
-        alert: says that a run waits for a person: one sentence and its tags.
+        alert: says what somebody has to look at: its kind, one sentence and its tags.
         recycle: asks for this process to be replaced, since something in it cannot be stopped; says why.
         draining: set when the worker takes no new work; attempts stop at their next step boundary.
         abandon: asked just before the process ends; nobody waits for hung work any more.
@@ -35,6 +42,7 @@ class Env:
         quarantine: this process executes one suspect at a time, each until the outcome of one step is recorded.
         may_act: whether the worker's lease still covers its runs; asked before an effect begins (invariant 3).
         secret_fields: names whose values are masked before the model or an agent's code sees them.
+        spans: who is told of attempts, model requests and calls while they run; None: nobody.
     """
 
     store: AsyncStore
@@ -42,17 +50,19 @@ class Env:
     threads: SyncPool
     breakers: BreakerBoard
     latencies: LatencyBoard
+    limits: LimitBoard
     agents: Mapping[str, Agent]
     worker: str
     publish: Callable[[str], Awaitable[None]]
     publish_cleanup: Callable[[str], Awaitable[None]]
     report_bug: BugReport
-    alert: Callable[[str, Mapping[str, Any]], None]
+    alert: Alert
     recycle: Callable[[str], None]
     lease: LeasePage
     quarantine: bool = False
     may_act: Callable[[], bool] = lambda: True
     secret_fields: tuple[str, ...] = ()
+    spans: Spans | None = None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     abandon: Cancel = field(default_factory=Cancel)
     rnd: Callable[[], float] = random.random

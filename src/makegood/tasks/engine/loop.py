@@ -70,6 +70,7 @@ async def _one_step(attempt: Attempt, first: str) -> None:
 
 def _check_boundary(attempt: Attempt, number: int) -> None:
     """A step may begin: not cancelled, not shutting down, within the step limit (CONTRACT G6)."""
+    attempt.renew_limits()
     attempt.check(attempt.run, "step")
     if attempt.hands_over:
         raise HandOver
@@ -105,7 +106,7 @@ def _decided(
     number: int, decision: Decision, plan: StepPlan, deadline: Deadline, began_s: float, answer: Answer
 ) -> steps.Decided:
     usage = answer.reply.usage
-    spent = Spent(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd, usage.estimated)
+    spent = Spent(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd, usage.estimated, answer.model)
     return steps.Decided(
         number, number - 1, number, decision, plan, deadline, began_s, spent, (answer.latency,)
     )

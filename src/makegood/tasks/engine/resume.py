@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from makegood.errors import ArgumentsInvalid
+from makegood.store.ops.args import NewEvent
 from makegood.tasks.engine import step as steps
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.call import Outcome
@@ -19,6 +20,7 @@ from makegood.tasks.engine.plan import StepPlan, ToRun
 from makegood.tasks.engine.signals import EndRun
 from makegood.tasks.history import DecidedCall, Decision
 from makegood.tasks.journal import Entry
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.rows import Row, RowError, Status
 from makegood.tasks.rules.tool_retry import may_repeat
@@ -70,6 +72,8 @@ def _taken_up(
         checked = _kwargs(tool, call, row, kwargs)
     except ArgumentsInvalid as error:
         return _unknown(row, f"The recorded call of {row.tool} can no longer be made: {error}")
+    if was_started:
+        attempt.events.append(_taken_up_event(attempt, row))
     repeat = was_started and tool.effect != "read"
     run = ToRun(
         replace(row, status="planned"),
@@ -80,6 +84,21 @@ def _taken_up(
         tries_before=row.tries + was_started,
     )
     return steps.Started(run, reserved=False, planned=not was_started)
+
+
+def _taken_up_event(attempt: Attempt, row: Row) -> NewEvent:
+    """The try that the worker before did not end, and that another one follows."""
+    cause = "WORKER_LOST" if attempt.claim.record.get("released") == "lost" else "HANDED_OVER"
+    data = {
+        "tool": row.tool,
+        "retry": row.tries + 1,
+        "delay_s": 0,
+        "cause": cause,
+        "message": "",
+        "result": "aborted",
+    }
+    counts = (counting.retried("tool", cause), counting.call_result(row.tool, "aborted"))
+    return NewEvent("tool.retry", {**data, "level": None}, row.step, row.call_key, counts)
 
 
 def _kwargs(tool: Any, call: DecidedCall, row: Row, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -96,8 +115,12 @@ def _unknown(row: Row, message: str) -> Outcome:
     status: Status = "aborted_before_dispatch"
     if began:
         status = "failed" if row.effect == "read" else "unknown"
-    ended = replace(row, status=status, error=error)
-    return Outcome(Entry(ended), end_run=EndRun("CRASHED", message))
+    ended = replace(row, status=status, error=error, tries=row.tries + began)
+    end_run = EndRun("CRASHED", message)
+    if not began:
+        return Outcome(Entry(ended), end_run=end_run)
+    counts = (counting.call_result(row.tool, "aborted"),)
+    return Outcome(Entry(ended), end_run=end_run, result="aborted", counts=counts)
 
 
 def recorded_kwargs(attempt: Attempt, decision: Decision) -> dict[str, Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 
 import orjson
@@ -24,12 +25,14 @@ from makegood.tasks.engine.response import Unusable, usable
 from makegood.tasks.engine.salvage import salvage
 from makegood.tasks.engine.signals import EndRun, Signal
 from makegood.tasks.engine.step import observed
+from makegood.tasks.engine.traces import end_attempt
 from makegood.tasks.flows import Flow, resolved, run_async
 from makegood.tasks.history import Decision
 from makegood.tasks.journal import load_journal
 from makegood.tasks.rules.deadline import Deadline
 from makegood.tasks.rules.facts import render_facts
 from makegood.tasks.rules.repeated import observe_step
+from makegood.tasks.spans import attempt_span
 
 log = logging.getLogger("makegood.run")
 
@@ -43,13 +46,17 @@ async def open_attempt(env: Env, claim: runs.Claim) -> Attempt:
     number = int(record["attempt"])
     now_s = time.monotonic()
     began_ms = int(record.get("resumed_at") or record["started_at"])
-    total_s = agent.total_s() - (claim.now_ms - began_ms) / 1000
-    total = Deadline.after(total_s, now_s, "total")
     used_ms = int(record.get("l3_used_ms", 0)) + claim.now_ms - int(record["claimed_at"])
-    run = total.child(agent.timeouts.run - used_ms / 1000, now_s, "run")
     fields = {"input": record["input"].encode()}
     whole = await run_async(env.store, resolved(claim.run_id, fields))
-    attempt = Attempt(env, agent, claim, number, run, total.at_s, orjson.loads(whole["input"]))
+    attempt = Attempt(
+        env, agent, claim, number, Deadline(math.inf, "run"), math.inf, orjson.loads(whole["input"])
+    )
+    attempt.run_from_s, attempt.total_from_s = (
+        now_s - used_ms / 1000,
+        now_s - (claim.now_ms - began_ms) / 1000,
+    )
+    attempt.renew_limits()
     attempt.sends = Sends.read(record.get("sends", ""))
     attempt.l2_used_s = int(record.get("l2_used_ms", 0)) / 1000
     attempt.ended_step = int(record.get("ended_step", 0))
@@ -100,12 +107,14 @@ async def execute(attempt: Attempt) -> None:
             at_once.append(spawn(salvage(attempt), name="salvage"))
 
     leave = attempt.cancel.follow(stopped)
+    attempt.span = attempt_span(attempt.env.spans, attempt.run_id, attempt.agent.name, attempt.number)
     try:
         outcome = await _outcome(attempt)
         await attempt.http.aclose()
         await conclude(attempt, outcome)
     except StaleFence as error:
         log.warning("%s", error)
+        attempt.left_as = ("lost", "STALE_FENCE")
         await salvage(attempt)  # once more, with what has become of its calls
     except MakegoodError as error:
         log.error("run %s: its end could not be recorded: %s", attempt.run_id, error)
@@ -115,6 +124,7 @@ async def execute(attempt: Attempt) -> None:
         await attempt.http.aclose()
         for task in at_once:
             await task
+        end_attempt(attempt)
 
 
 async def _outcome(attempt: Attempt) -> Ended | Signal:

@@ -90,4 +90,4 @@ def _report_vanished(attempt: Attempt) -> None:
     message = f"The store has lost run {attempt.run_id}, which had called {', '.join(made)}; look downstream."
     log.error("%s", message)
     tags = {"agent": attempt.agent.name, "run_id": attempt.run_id, "code": "CRASHED", "tool": made[0]}
-    attempt.env.alert(message, tags)
+    attempt.env.alert("review", message, tags)

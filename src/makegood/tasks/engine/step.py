@@ -20,6 +20,7 @@ from makegood.tasks.engine.signals import EndRun, LimitReached
 from makegood.tasks.history import DecidedCall, Decision
 from makegood.tasks.journal import Entry, intent_json, outcome_json
 from makegood.tasks.latencies import sample
+from makegood.tasks.rules import counting
 from makegood.tasks.rules.deadline import Deadline, outermost
 from makegood.tasks.rules.repeated import Outcome as Observed
 from makegood.tasks.rules.repeated import observe_step
@@ -118,7 +119,7 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
         spent=decided.spent,
         rows=rows,
         blob_digests=digests,
-        new_events=[*attempt.take_events(), *_opening(decided, started)],
+        new_events=[*attempt.take_events(), *_opening(attempt, decided, started)],
     )
     # The end of the step before is on its way on the same connection; the intent names it and is refused without it.
     reply = attempt.env.store.send(op)
@@ -131,7 +132,7 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
     attempt.sends, attempt.l2_used_s = Sends(), 0.0
 
 
-def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
+def _opening(attempt: Attempt, decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
     events = [NewEvent("step.started", {}, decided.step)] if decided.counts else []
     for each in started:
         if not each.planned:
@@ -143,7 +144,9 @@ def _opening(decided: Decided, started: Sequence[Started]) -> list[NewEvent]:
             events.append(NewEvent("tool.ended", data, decided.step))
         if call.kind == "replay":
             key = (call.row_id or "").rpartition("#")[0]
-            events.append(NewEvent("tool.replayed", {"tool": call.name}, decided.step, key))
+            entry = attempt.entries.get(call.row_id or "")
+            counts = counting.replayed(call.name, has_effect=entry is not None and entry.row.effect != "read")
+            events.append(NewEvent("tool.replayed", {"tool": call.name}, decided.step, key, counts))
     return events
 
 
