@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, list[str]] = {
     "frozen": ["--runs", "25"],
     "cancel": ["--runs", "1000"],
     "growth": ["--finished", "300000"],
+    "scrape": [],
     "soak": ["--runs", "10000"],
 }
 """Every benchmark, with its sizes under `--full`."""

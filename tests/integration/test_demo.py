@@ -39,12 +39,12 @@ def scene(played: dict[str, Any], title: str) -> dict[str, Any]:
 
 
 def test_every_claim_holds(played: dict[str, Any]) -> None:
-    """Exit code 0, seven scenes, no claim that does not hold; settings and proxies of the user change nothing."""
+    """Exit code 0, eight scenes, no claim that does not hold; settings and proxies of the user change nothing."""
     claims = [claim for each in played["scenes"] for claim in each["claims"]]
     assert [claim["text"] for claim in claims if not claim["holds"]] == []
     assert (played["code"], played["ok"], played["err"]) == (0, True, "")
-    assert len(played["scenes"]) == 7
-    assert len(claims) >= 30
+    assert len(played["scenes"]) == 8
+    assert len(claims) >= 44
 
 
 @pytest.mark.contract("D6")
@@ -123,6 +123,26 @@ def test_the_numbers_add_up(played: dict[str, Any]) -> None:
     assert (numbers["effects"]["compensated"], numbers["effects"]["unknown"]) == (4, 0)
     assert (numbers["cleaned"], numbers["reviewed"]) == (2, 1)
     assert numbers["seconds"] < 300
+
+
+@pytest.mark.contract("I1")
+def test_the_table_of_stats_says_what_the_scenes_did(played: dict[str, Any]) -> None:
+    """Per agent and for all; the numbers are those of `makegood stats --json`."""
+    stats = scene(played, "The numbers")["stats"]
+    assert [each["agent"] for each in stats["agents"]] == [
+        "buyer",
+        "clerk",
+        "holidays",
+        "stock",
+        "support",
+        "trips",
+    ]
+    assert sum(each["runs_finished"] for each in stats["agents"]) == stats["all"]["runs_finished"] == 9
+    assert stats["all"]["steps_per_run"]["numerator"] == played["numbers"]["steps"]
+    assert stats["all"]["tool_calls_per_run"]["numerator"] == played["numbers"]["calls"]
+    assert stats["all"]["model_requests_per_run"]["numerator"] == played["numbers"]["model_requests"]
+    assert stats["cleanups"] == {"clean": 2, "partial": 0, "failed": 1}
+    assert 0 < stats["recovery_seconds"]["value"] < 60
 
 
 def test_nothing_is_left_behind(played: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def test_completion_completes_commands() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "approvals", "timeouts report", "stats", "monitor", "messages requeue", "messages drop",
+        "approvals", "messages requeue", "messages drop",
     ],
 )  # fmt: skip
 def test_what_nobody_has_built_yet_is_refused_by_name(words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,18 @@ def test_no_file_is_missing(dist: Path) -> None:
     assert any(name.endswith(".lua") for name in in_wheel)
 
 
+def test_the_dashboard_and_the_alert_rules_are_in_it(dist: Path) -> None:
+    """Whoever has installed makegood has them, for a Grafana and a Prometheus of their own."""
+    shipped = {
+        "grafana/dashboards/makegood.json",
+        "grafana/provisioning/dashboards/makegood.yml",
+        "grafana/provisioning/datasources/prometheus.yml",
+        "prometheus/prometheus.yml",
+        "prometheus/rules.yml",
+    }
+    assert {f"makegood/monitoring/{name}" for name in shipped} <= set(wheel_names(dist))
+
+
 def test_the_sdist_has_the_package_once(dist: Path) -> None:
     """The links at the repository's root do not become copies."""
     (sdist,) = dist.glob("*.tar.gz")
