@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import redis
 
 from makegood import ALL, tool
 from makegood.store.keys import all_prefixes, state_index
@@ -131,3 +132,59 @@ def test_a_timed_out_run_whose_effects_stand_against_its_policy_does_not_count_a
     assert (result.state, result.effects.committed, result.effects.unknown) == (state, 1, 0)
     counted = {k: n for k, n in worker.counters().items() if k.startswith("timed_out_runs_total|")}
     assert counted == {f"timed_out_runs_total|a|{cleaned}": 1}
+
+
+END = "that was all"
+
+
+class Watched:
+    """The commands that the store executes while it is open."""
+
+    def __init__(self, url: str) -> None:
+        self.seen: list[str] = []
+        self.url = url
+
+    def __enter__(self) -> Watched:
+        self.client = redis.Redis.from_url(self.url)
+        self.monitor = self.client.monitor().__enter__()
+        self.thread = threading.Thread(target=self._listen, daemon=True)
+        self.thread.start()
+        return self
+
+    def _listen(self) -> None:
+        while True:
+            command = str(self.monitor.next_command()["command"])
+            if END in command:
+                return
+            self.seen.append(command)
+
+    def __exit__(self, *_: object) -> None:
+        with redis.Redis.from_url(self.url) as other:
+            other.echo(END)  # all that was sent before is seen before
+        self.thread.join(LONG_S)
+        self.client.close()
+
+    def counter_writes(self) -> int:
+        """Writes to counters, histograms and the hours."""
+        writes = [line for line in self.seen if line.startswith(("HSET", "HINCRBY"))]
+        return sum("}:c:" in line or "}:counters" in line or "}:h:" in line for line in writes)
+
+
+@pytest.mark.contract("I2")
+def test_a_step_costs_three_counter_writes(worker: Workers, model: MakeProvider) -> None:
+    """Its tokens, its call and its duration, beside the latency buckets: as two runs that differ by three steps show."""
+
+    def script(request: RequestRecord) -> Behaviour:
+        wanted = int(request.messages[0]["content"])
+        made = len(request.results)
+        return Reply("done") if made == wanted else calls(("act", {"n": 100 + made}))
+
+    agent = make_agent(model(script), act)
+    worker.run(agent, "1")
+    writes = []
+    for steps in ("2", "5"):
+        with Watched(worker.client.url) as watched:
+            result, _ = worker.run(agent, steps)
+        assert result.steps == int(steps) + 1
+        writes.append(watched.counter_writes())
+    assert writes[1] - writes[0] == 3 * 3

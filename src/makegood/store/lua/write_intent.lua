@@ -60,12 +60,17 @@ if was_unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', -was_unknown) e
 if was_not_started > 0 then redis.call('HINCRBY', key, 'fx_not_started', -was_not_started) end
 if cost ~= '' then redis.call('HINCRBYFLOAT', key, 'cost_usd', cost) end
 if estimated == '1' then redis.call('HSET', key, 'estimated', 1) end
-if prompt_tokens + completion_tokens > 0 then
-  local t = redis.call('HMGET', P .. 'c:model:' .. model, 'tokens_total|prompt', 'tokens_total|completion')
-  local is_new = redis.call('HSET', P .. 'c:model:' .. model, 'tokens_total|prompt', plus(t[1], prompt_tokens),
-    'tokens_total|completion', plus(t[2], completion_tokens)) > 0
-  if is_new then redis.call('SADD', P .. 'series', 'model:' .. model) end
+if prompt_tokens + completion_tokens > 0 or cost ~= '' then
+  local t = redis.call('HMGET', P .. 'c:model:' .. model, 'tokens_total|prompt', 'tokens_total|completion', 'cost_nano_usd')
+  local prompt, completion = plus(t[1], prompt_tokens), plus(t[2], completion_tokens)
+  if not t[1] then redis.call('SADD', P .. 'series', 'model:' .. model) end
+  if cost == '' then
+    redis.call('HSET', P .. 'c:model:' .. model, 'tokens_total|prompt', prompt, 'tokens_total|completion', completion)
+  else
+    local billionths = string.format('%.0f', plus(t[3], math.floor(tonumber(cost) * 1e9 + 0.5)))
+    redis.call('HSET', P .. 'c:model:' .. model, 'tokens_total|prompt', prompt, 'tokens_total|completion', completion,
+      'cost_nano_usd', billionths)
+  end
 end
-if cost ~= '' then add('model:' .. model, 'cost_nano_usd', math.floor(tonumber(cost) * 1e9 + 0.5)) end
 keep_blobs(id, n_blobs, blobs)
 return {1, now, f[6] or ''}
