@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 from typing import Any
 
 COLUMNS = 24
@@ -21,20 +22,7 @@ PALETTE = ("#3f8f5f", "#d9a514", "#3b6fb6", "#d1572e", "#7c55a6", "#1f9aa8", "#c
            "#4b4fc4", "#e08a3c")  # fmt: skip
 NAMED = {"green": "#2f855a", "orange": "#c96f12", "yellow": "#d9a514", "red": "#c0362c", "blue": "#2b5fa8"}
 
-STYLE = """
-* { box-sizing: border-box; margin: 0; } body { background: #eef0f3; font: 12px/1.35 "DejaVu Sans", Arial, sans-serif; color: #24292f; }
-.panel { position: absolute; background: #fff; border: 1px solid #d6dae0; border-radius: 4px; overflow: hidden; }
-.title { font-size: 12.5px; font-weight: 600; padding: 6px 10px 0; height: 28px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.row { position: absolute; font-size: 15px; font-weight: 600; padding: 8px 4px; }
-.legend { display: flex; flex-wrap: wrap; gap: 0 12px; padding: 0 10px; font-size: 11px; line-height: 17px; }
-.legend i { display: inline-block; width: 10px; height: 4px; border-radius: 2px; margin-right: 5px; vertical-align: middle; }
-.legend b { font-weight: 600; margin-left: 4px; } .none { color: #8b949e; text-align: center; padding-top: 40px; }
-.stat { text-align: center; font-weight: 600; } table { border-collapse: collapse; margin: 2px 10px; width: calc(100% - 20px); font-size: 11.5px; }
-th, td { text-align: left; padding: 1.5px 6px; border-bottom: 1px solid #e6e9ed; } td.n, th.n { text-align: right; }
-.bar { display: flex; align-items: center; padding: 0 10px; font-size: 11px; } .bar span { width: 34%; text-align: right; padding-right: 8px; white-space: nowrap; }
-.bar div { flex: 1; background: #eef0f3; border-radius: 2px; } .bar div i { display: block; height: 11px; border-radius: 2px; } .bar b { width: 44px; text-align: right; }
-text { font: 10px "DejaVu Sans", Arial, sans-serif; fill: #57606a; }
-"""
+STYLE = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ FAULT_S = (2.0, 6.0)
 PATIENCE_S = 25.0
 """How long a review waits for the operator."""
 
+AGAIN = 0.05
+"""How often the model asks for what it has already got."""
+
 TEXTS = {
     "clerk": "Please order a lamp for C{n}.",
     "support": "The lamp is broken, says C{n}.",
@@ -88,7 +91,7 @@ class Traffic:
         faults: list[tuple[int, Callable[[], object]]] = [
             (6, lambda: shop.lose_answer("/tickets")),
             (4, lambda: shop.fail("/orders", 503, times=2)),
-            (3, lambda: shop.fail("/stock", 503, times=9)),
+            (3, lambda: shop.fail("/stock", 503, times=4)),
             (7, lambda: shop.slow("/cars", 8.0, times=1)),
             (2, lambda: shop.fail("/cars", 500, times=1)),
             (3, self.fail_undo),
@@ -163,12 +166,15 @@ class Traffic:
 
 
 def answer(request: RequestRecord) -> Behaviour:
-    """The demo's model, with a little time and plausible numbers of tokens."""
+    """The demo's model, with a little time and plausible numbers of tokens; sometimes it asks for an order twice."""
     reply = demo_model.answer(request)
-    if isinstance(reply, Reply):
-        prompt = len(json.dumps(request.messages)) // 4
-        return replace(reply, delay_s=random.uniform(0.05, 0.4), usage=(prompt, random.randint(15, 60)))
-    return reply
+    if not isinstance(reply, Reply):
+        return reply
+    usage = (len(json.dumps(request.messages)) // 4, random.randint(15, 60))
+    if "is placed" in reply.text and random.random() < AGAIN:
+        customer = demo_model.asked_for(request).rpartition(" ")[2].rstrip(".")
+        reply = Reply(tool_calls=[("place_order", {"customer": customer, "item": "lamp"})])
+    return replace(reply, delay_s=random.uniform(0.05, 0.4), usage=usage)
 
 
 def until_ready(process: subprocess.Popen[str]) -> str:

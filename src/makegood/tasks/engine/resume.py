@@ -15,7 +15,7 @@ from makegood.errors import ArgumentsInvalid
 from makegood.store.ops.args import NewEvent
 from makegood.tasks.engine import step as steps
 from makegood.tasks.engine.attempt import Attempt
-from makegood.tasks.engine.call import Outcome
+from makegood.tasks.engine.outcome import Outcome
 from makegood.tasks.engine.plan import StepPlan, ToRun
 from makegood.tasks.engine.signals import EndRun
 from makegood.tasks.history import DecidedCall, Decision

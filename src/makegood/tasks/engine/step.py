@@ -14,7 +14,8 @@ from makegood.store.ops import steps
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.tasks.engine.attempt import Attempt, Sends
 from makegood.tasks.engine.bodies import needs_slot
-from makegood.tasks.engine.call import Calling, Outcome
+from makegood.tasks.engine.call import Calling
+from makegood.tasks.engine.outcome import Outcome
 from makegood.tasks.engine.plan import StepPlan, ToRun
 from makegood.tasks.engine.signals import EndRun, LimitReached
 from makegood.tasks.history import DecidedCall, Decision
