@@ -20,7 +20,7 @@ demo: $(READY) ## show it: an embedded server, workers, a faulty shop and a scri
 test: $(READY) ## all tests; they bring their own Valkey (ARGS="-k lease" picks some)
 	@$(BIN)/pytest $(ARGS)
 
-test-system: $(READY) ## the tests that need redis-server and rabbitmq-server of this system
+test-system: $(READY) ## the tests that need redis-server, rabbitmq-server and promtool of this system
 	@$(BIN)/pytest --system $(ARGS)
 
 mutate: $(READY) ## change the pure rules in 1,900 small ways: the rule tests notice 85 % or more (six minutes)

@@ -85,7 +85,7 @@ CLEANUP = (
     EventType("cleanup.rolled_back", "A declared resource is as it was before.", {"what": "always resource", "kind": "kind of the resource", "id": "name of the resource"}),
     EventType("cleanup.compensated", "A call's effect is undone.", {"tool": TOOL, "what": "always compensation", "code": "always null", "how": "always operator, only when a person marked it as undone"}),
     EventType("cleanup.failed", "An undo has failed; whether it is tried again says the journal.", {"what": "compensation or resource", "tool": TOOL + ", only of a compensation", "kind": "kind of the resource, only of a resource", "id": "name of the resource, only of a resource", "code": "error code"}),
-    EventType("cleanup.ended", "A cleanup is over.", {"state": "state that follows", "result": "clean, or failed when a person has to decide"}),
+    EventType("cleanup.ended", "A cleanup is over.", {"state": "state that follows", "result": "clean; partial when something stays that a person has accepted; failed when a person has to decide"}),
 )  # fmt: skip
 
 REVIEW = (
