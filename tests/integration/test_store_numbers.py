@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from makegood.errors import StaleFence
 from makegood.store import keys
-from makegood.store.buckets import CALL_S, COUNTS, RUN_S, STEP_S, bound_text
+from makegood.store.buckets import CALL_S, COUNTS, HOURS_KEPT, RUN_S, STEP_S, bound_text
 from makegood.store.ops import breakers, cleanup, numbers, runs
 from makegood.store.ops.args import NewEvent, Sample
 from makegood.store.ops.leases import lose_worker
@@ -16,6 +18,7 @@ from makegood.store.ops.numbers import WorkerFacts
 from makegood.store.ops.review import request_cleanup
 from makegood.store.ops.steps import Spent
 from makegood.store.states import State
+from makegood.workers.heartbeat import Heartbeat
 from support.store import AGENT, PREFIX, World
 from support.store_ops import Held, end, intent, note, outcome, release
 
@@ -220,7 +223,7 @@ def test_the_hours_go_by_themselves(world: World) -> None:
     """After 15 days; a window reaches 14."""
     world.enqueue()
     (hour,) = world.raw.keys(f"{PREFIX}h:*")
-    assert 14 * 86_400 < world.raw.ttl(hour) <= numbers.HOURS_KEPT * 3600
+    assert 14 * 86_400 < world.raw.ttl(hour) <= HOURS_KEPT * 3600
 
 
 @pytest.mark.parametrize("priced", [True, False])
@@ -271,8 +274,13 @@ def test_a_breaker_counts_its_changes(world: World) -> None:
     world.do(breakers.report("b", "t2", "success", **limits, now_ms=3001))
     for action in ("open", "open", "close"):
         world.do(breakers.set_breaker("b", action, "ada", ""))  # type: ignore[arg-type]
-    changes = {name.rpartition("|")[2]: n for name, n in world.do(numbers.read_breaker_counters()).items()}
-    assert changes == {"open": 2, "half_open": 1, "closed": 2}
+    assert world.do(numbers.read_breaker_counters()) == {
+        "breaker_transitions_total|b|open": 2,
+        "breaker_transitions_total|b|half_open": 1,
+        "breaker_transitions_total|b|closed": 2,
+        "operator_actions_total|breaker_open|done": 2,
+        "operator_actions_total|breaker_close|done": 1,
+    }
 
 
 def test_a_worker_counts_as_alive_until_it_ends_or_falls_silent(world: World) -> None:
@@ -287,3 +295,35 @@ def test_a_worker_counts_as_alive_until_it_ends_or_falls_silent(world: World) ->
     assert world.raw.hlen(f"{keys.WORKERS}facts") == 1, "who fell silent is forgotten by the next who speaks"
     world.do(numbers.forget_worker("w1"))
     assert world.do(numbers.read_workers()) == []
+
+
+def test_what_another_version_says_of_a_worker_is_no_hindrance(world: World) -> None:
+    """More than we know is passed over, less than we need is left out."""
+    world.do(numbers.tell_worker(WorkerFacts("w1", "runs", 100, 0.5, 2), 60_000))
+    for worker, said in (("w2", b'{"queue":"runs","slots":1,"lag_s":0,"stuck":0,"more":1}'), ("w3", b"{}")):
+        world.raw.zadd(f"{keys.WORKERS}until", {worker: world.now_ms() + 60_000})
+        world.raw.hset(f"{keys.WORKERS}facts", worker, said)
+    assert [each.worker for each in world.do(numbers.read_workers())] == ["w1", "w2"]
+
+
+def test_a_full_server_costs_a_number_and_no_lease(real: World, store_url: str) -> None:
+    """What a worker says of itself takes memory; the renewal of its lease must not fail with it."""
+    beaten = threading.Event()
+    heart = Heartbeat(
+        store_url,
+        "worker-1",
+        10,
+        30,
+        held=dict,
+        loop_answered_s=time.monotonic,
+        on_beat=lambda _: beaten.set(),
+        facts=lambda: WorkerFacts("worker-1", "runs", 1, 0.0, 0),
+    )
+    real.raw.config_set("maxmemory", 1)
+    try:
+        heart.start()
+        assert beaten.wait(60)
+        assert real.do(numbers.read_workers()) == []
+    finally:
+        real.raw.config_set("maxmemory", 0)
+        heart.stop()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from makegood.store import keys
+from makegood.tasks.rules.counting import cause_of
 
 LEVELS = {"STEP_TIMEOUT": "step", "RUN_TIMEOUT": "run", "TOTAL_TIMEOUT": "total"}
 
@@ -30,7 +31,10 @@ def event_counters(events: Sequence[Event], rows: Sequence[Mapping[str, Any]], a
         elif kind == "cleanup.ended" and data["state"] == "queued":
             want[f"retries_total|attempt|{code}"] += 1
         elif kind in ("llm.retry", "tool.retry"):
-            want[f"retries_total|{'model' if kind == 'llm.retry' else 'tool'}|{data['cause']}"] += 1
+            what, cause = (
+                ("model", data["cause"]) if kind == "llm.retry" else ("tool", cause_of(data["cause"]))
+            )
+            want[f"retries_total|{what}|{cause}"] += 1
         elif kind in ("llm.retry_skipped", "tool.retry_skipped"):
             want[f"retries_skipped_total|{data['reason']}"] += 1
         elif kind == "run.continued":
@@ -125,6 +129,22 @@ def _name_of(kind: str, series: str, field: str) -> str | None:
     return None if name.startswith("run_calls") else f"{series} {name}"
 
 
+def hour_sums(raw: Any) -> dict[str, int]:
+    """What the histograms say that the hours add up, too: steps, calls and recoveries (`makegood stats` divides them)."""
+    want = Counter[str]()
+    for prefix in keys.all_prefixes():
+        want["recovery_seconds|sum_ms"] += int(raw.hget(f"{prefix}c:all:", "recovery_seconds|sum") or 0)
+        for series in raw.smembers(f"{prefix}series"):
+            kind, _, name = series.partition(":")
+            if kind == "agent":
+                fields = raw.hgetall(f"{prefix}c:{series}")
+                for field in ("run_steps", "run_calls|tool", "run_calls|model"):
+                    metric, _, label = field.partition("|")
+                    hour = "|".join(part for part in (metric, name, label, "sum") if part)
+                    want[hour] += int(fields.get(f"{field}|sum", 0))
+    return dict(+want)
+
+
 def assert_counts(raw: Any, want: Counter[str], series: Counter[str]) -> None:
     """What the store counted, for ever and by the hour, is what was recounted."""
     have, hourly = Counter[str](), Counter[str]()
@@ -133,6 +153,8 @@ def assert_counts(raw: Any, want: Counter[str], series: Counter[str]) -> None:
         for hour in raw.scan_iter(f"{prefix.replace('[', chr(92) + '[')}h:*", count=1000):
             hourly.update({name: int(value) for name, value in raw.hgetall(hour).items()})
     assert have == Counter({name: hourly[name] for name in have}), "the hours do not add up"
+    sums = {name: n for name, n in hourly.items() if name not in have}
+    assert sums == hour_sums(raw), "the sums of the hours are not those of the histograms"
     have = Counter({name: n for name, n in have.items() if not name.startswith(NOT_RECOUNTED)})
     assert +have == +want, f"counters: stored {dict(have - want)} too much, {dict(want - have)} too little"
     stored = stored_series(raw)

@@ -155,10 +155,9 @@ def test_an_agent_is_read_only() -> None:
 
 @pytest.mark.contract("A1")
 def test_limits_of_a_tool_go_before_those_of_its_agent() -> None:
-    """tool > agent > default, for timeout, settling, retry and on_failure."""
+    """tool > agent > default, for timeout, retry and on_failure."""
     made = make(tools=[create_ticket, look_up, mail], timeouts=Timeouts(call=7))
     assert [made.tool_timeout_s(each) for each in (create_ticket, look_up)] == [8, 7]
-    assert [made.tool_settle_after_s(each) for each in (create_ticket, look_up)] == [0, 7]
     assert [made.tool_retry_policy(each).retries for each in (create_ticket, look_up)] == [5, 1]
     assert [made.tool_on_failure(each) for each in (create_ticket, mail)] == ["keep", "rollback"]
 

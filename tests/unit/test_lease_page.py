@@ -14,6 +14,7 @@ import pytest
 from makegood.settings import Settings
 from makegood.spawn import Ending, spawn
 from makegood.store.ops.leases import Beat
+from makegood.store.ops.numbers import WorkerFacts
 from makegood.tasks.body import Cut, supervise
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.lease_page import LeasePage, lease_seen
@@ -64,7 +65,14 @@ async def test_a_body_whose_run_is_lost_is_told_to_stop_before_the_lease_is_vali
     runtime._loop.close()
     runtime._loop = asyncio.get_running_loop()
     runtime.heartbeat = Heartbeat(
-        "redis://127.0.0.1:1", "w", 10, 5, held=dict, loop_answered_s=lambda: 0.0, on_beat=lambda _: None
+        "redis://127.0.0.1:1",
+        "w",
+        10,
+        5,
+        held=dict,
+        loop_answered_s=lambda: 0.0,
+        on_beat=lambda _: None,
+        facts=lambda: WorkerFacts("w", "runs", 1, 0.0, 0),
     )
     lease, cancel, ending = runtime.heartbeat.lease, Cancel(), Ending()
     lease.renew(0)

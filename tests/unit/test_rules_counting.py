@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from makegood.tasks.rules import counting
+from makegood.tasks.rules.failures import TRANSPORT_CODES
 
 
 def test_a_replay_counts_for_its_tool_and_as_an_effect_that_was_not_doubled() -> None:
@@ -56,6 +57,8 @@ def test_the_end_of_an_attempt_names_the_limit_and_the_next_attempt(
 def test_retries_and_what_was_skipped() -> None:
     """By what was tried again and why, and by what forbade it."""
     assert counting.retried("model", "SERVER") == "retries_total|model|SERVER"
+    assert counting.retried("tool", "HTTP_503") == "retries_total|tool|HTTP_503"
+    assert counting.retried("attempt", "STEP_TIMEOUT") == "retries_total|attempt|STEP_TIMEOUT"
     assert counting.skipped("deadline") == ("retries_skipped_total|deadline",)
 
 
@@ -64,3 +67,17 @@ def test_an_unknown_call_is_handed_to_a_person_once() -> None:
     doubts = {"k1#0": "mail", "k2#0": "book"}
     assert counting.handed_over(doubts, ["k1#0"]) == ("unknown_outcomes_total|book|requires_manual_review",)
     assert counting.handed_over({}, ["k1#0"]) == ()
+
+
+@pytest.mark.parametrize(
+    "code", ["order 4711", "HTTP_5033", "A\nruns_finished_total|a|succeeded", "", "CONNECT|x"]
+)
+def test_a_code_that_a_tool_made_up_is_no_label(code: str) -> None:
+    """It may be any text, as many as there are orders, and must not look like another counter."""
+    assert counting.retried("tool", code) == "retries_total|tool|own"
+
+
+def test_causes_that_a_tool_meets_are_labels() -> None:
+    """Those that the rules of failures give."""
+    for code in ("RETRYABLE", "TOOL_TIMEOUT", "IN_PROGRESS", "WORKER_LOST", *TRANSPORT_CODES.values()):
+        assert counting.cause_of(code) == code

@@ -6,7 +6,8 @@ import pytest
 
 from makegood.errors import InvalidInput
 from makegood.monitoring.window import DAYS, Window, moment, window_of
-from makegood.store.ops.numbers import HOUR_MS, HOURS_KEPT
+from makegood.store.buckets import HOURS_KEPT
+from makegood.store.ops.numbers import HOUR_MS
 
 NOW_MS = 1_795_860_930_000
 """2026-11-28T10:15:30Z."""

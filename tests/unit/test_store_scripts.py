@@ -27,7 +27,7 @@ KEYWORDS = set(
         "and break do else elseif end false for function if in local nil not or repeat return then true until while",
     )
 )
-GIVEN = {"redis", "KEYS", "ARGV", "ALLOWED", "TERMINAL", "BUCKETS"}
+GIVEN = {"redis", "KEYS", "ARGV", "ALLOWED", "TERMINAL", "BUCKETS", "HOURS_KEPT_S"}
 LIBRARY = {"tonumber", "tostring", "ipairs", "pairs", "string", "table", "math"}
 
 every_script = pytest.mark.parametrize("name", NAMES)
@@ -230,7 +230,7 @@ def test_every_refusal_comes_before_the_first_write(name: str) -> None:
 
 WRITES = (
     "'HSET'", "'HDEL'", "'HINCRBY'", "'SET'", "'ZADD'", "'ZREM'", "'SADD'", "'SREM'", "'XADD'", "'PERSIST'",
-    "remember(", "finish(", "move(", "is_in(", "emit(", "emit_all(", "emit_list(", "let_go(", "keep_blobs(",
+    "remember(", "finish(", "move(", "enter_state(", "emit(", "emit_all(", "emit_list(", "let_go(", "keep_blobs(",
     "count(", "count_latencies(", "count_settled(", "add(", "observe(",
 )  # fmt: skip
 

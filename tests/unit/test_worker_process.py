@@ -15,6 +15,7 @@ from makegood.errors import NotAllowed, StoreUnreachable
 from makegood.settings import Settings
 from makegood.store import keys
 from makegood.store.async_store import AsyncStore
+from makegood.store.ops.numbers import WorkerFacts
 from makegood.store.scripts import Op
 from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE
 from makegood.workers import boot as boot_module
@@ -88,6 +89,7 @@ def a_heartbeat(loop_answered_s: float = 0.0) -> Heartbeat:
         held=dict,
         loop_answered_s=lambda: loop_answered_s,
         on_beat=lambda _: None,
+        facts=lambda: WorkerFacts("w", "runs", 1, 0.0, 0),
     )
 
 

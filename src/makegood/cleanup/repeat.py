@@ -26,7 +26,7 @@ from makegood.tasks.records import RecordedCall
 from makegood.tasks.rules import counting
 from makegood.tasks.rules.breaker import Rejected
 from makegood.tasks.rules.cleaning import PASSES, TRIES, WAITS_S
-from makegood.tasks.rules.deadline import Deadline
+from makegood.tasks.rules.deadline import Deadline, Level
 from makegood.tasks.rules.rows import Row
 
 BREAKER_PAUSE_S = 30.0
@@ -84,7 +84,8 @@ async def _repeat_once(case: Case, row: Row, owner: str, number: int) -> Entry |
     result = await _run(case, run, deadline)
     taken = sample(f"tool:{row.tool}", time.monotonic() - began_s, _result_of(result))
     # Closed now: from here on nothing more of it leaves.
-    await case.note(b"", again, [taken], [_sent_again(row, number, taken)])
+    level = result.level if isinstance(result, Cut) and result.cause is None else None
+    await case.note(b"", again, [taken], [_sent_again(case, row, number, taken, level)])
     await case.env.breakers.report(tool.breaker, case.agent.breaker, owner, _heard(result))
     if isinstance(result, Returned):
         return returned(case, row, result.value)
@@ -97,10 +98,10 @@ async def _repeat_once(case: Case, row: Row, owner: str, number: int) -> Entry |
     return None
 
 
-def _sent_again(row: Row, number: int, taken: Sample) -> NewEvent:
+def _sent_again(case: Case, row: Row, number: int, taken: Sample, level: Level | None) -> NewEvent:
     data = {"tool": row.tool, "retry": number, "delay_s": 0, "cause": "UNKNOWN_OUTCOME", "message": ""}
-    counts = (counting.retried("tool", "UNKNOWN_OUTCOME"),)
-    told = {**data, "result": taken.result, "level": None}
+    counts = (counting.retried("tool", "UNKNOWN_OUTCOME"), *counting.call_limit(case.agent.name, level))
+    told = {**data, "result": taken.result, "level": level}
     return NewEvent("tool.retry", told, row.step, row.call_key, counts)
 
 

@@ -1,4 +1,4 @@
-"""Upper bounds of the histograms, for the scripts that count (rendered from here) and for the exporter."""
+"""Upper bounds of the histograms, and how long an hour is kept: for the scripts (rendered from here) and the readers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ INFINITE = "inf"
 """The bucket of whatever is above the highest bound."""
 
 
+HOURS_KEPT = 360
+"""How many hours the store keeps what was counted in each: 15 days, one more than a window may reach."""
+
+
 def bound_text(bound: float) -> str:
     """A bound as the fields of the store name it."""
     return f"{bound:g}"
 
 
 def lua_buckets() -> str:
-    """The bounds as Lua source: a local `BUCKETS`, durations in ms, each as {bound, name}."""
+    """As Lua source: a local `BUCKETS`, durations in ms, each as {bound, name}, and a local `HOURS_KEPT_S`."""
     tables = {"call": (CALL_S, 1000), "step": (STEP_S, 1000), "run": (RUN_S, 1000), "count": (COUNTS, 1)}
     lines = [
         f"{name}={{{','.join(f'{{{round(bound * unit)},{bound_text(bound)!r}}}' for bound in bounds)}}}"
         for name, (bounds, unit) in tables.items()
     ]
-    return f"local BUCKETS = {{{','.join(lines)}}}\n"
+    return f"local BUCKETS = {{{','.join(lines)}}}\nlocal HOURS_KEPT_S = {HOURS_KEPT * 3600}\n"

@@ -23,6 +23,9 @@ BREAKERS = "mg:{breakers}:"
 WORKERS = "mg:{workers}:"
 """Prefix of what the worker processes say of themselves."""
 
+CATALOG_COUNTERS = "mg:{catalog}:counters"
+"""Hash: what operators did to limits, as a counter's name → how often."""
+
 LIMITS = "mg:{catalog}:timeouts"
 """Hash: `call|tool`, `step|agent` or `run|agent` → the limit in seconds that an operator set."""
 

@@ -154,10 +154,6 @@ class Agent:
         """L1 of one try of this tool, in seconds (A1)."""
         return self.timeouts.call if tool.timeout is None else tool.timeout
 
-    def tool_settle_after_s(self, tool: Tool) -> float:
-        """Seconds after which an unknown call of this tool may be settled (invariant 4)."""
-        return self.tool_timeout_s(tool) if tool.settle_after is None else tool.settle_after
-
     def tool_retry_policy(self, tool: Tool) -> RetryPolicy:
         """How failed tries of this tool are repeated (C6)."""
         return self.tool_retry if tool.retry is None else tool.retry

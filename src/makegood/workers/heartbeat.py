@@ -14,14 +14,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from makegood.errors import MakegoodError
 from makegood.store.connect import open_sync
 from makegood.store.keys import all_prefixes, prefix_of
 from makegood.store.ops.leases import Beat, renew_lease
 from makegood.store.ops.numbers import WorkerFacts, forget_worker, tell_worker
-from makegood.store.scripts import Op
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.lease_page import LeasePage
 from makegood.workers.exits import GAVE_UP
@@ -50,7 +48,7 @@ class Heartbeat:
         loop_answered_s: monotonic time at which the loop last answered.
         on_beat: told after each good round (on this thread); whoever acts for the runs takes note of what was lost
             and then renews `lease`, so that nothing lost is seen under a valid one.
-        facts: what the process says of itself, for the numbers; asked before each round.
+        facts: what the process says of itself, for the numbers; asked after each round.
         pulse: called for the supervisor to see that the process lives, whether or not the store answers.
     """
 
@@ -64,7 +62,7 @@ class Heartbeat:
         held: Callable[[], Mapping[str, str]],
         loop_answered_s: Callable[[], float],
         on_beat: Callable[[Round], None],
-        facts: Callable[[], WorkerFacts] | None = None,
+        facts: Callable[[], WorkerFacts],
         pulse: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = SyncStore(url, client=open_sync(url, retries=0, reply_s=max(0.5, lease_s / 2)))
@@ -108,14 +106,12 @@ class Heartbeat:
         for run_id in held:
             by_shard[prefix_of(run_id)].append(run_id)
         lease_ms = round(self._lease_s * 1000)
-        ops: list[Op[Any]] = [
+        ops = [
             renew_lease(prefix, self._worker, lease_ms, by_shard.get(prefix, [])) for prefix in all_prefixes()
         ]
-        shards = len(ops)
-        if self._facts is not None:
-            ops.append(tell_worker(self._facts(), lease_ms))
-        beats: list[Beat] = self._store.do_all(ops)[:shards]
-        self._on_beat(Round(held, beats, began_s + self._lease_s))
+        self._on_beat(Round(held, self._store.do_all(ops), began_s + self._lease_s))
+        with contextlib.suppress(MakegoodError):  # a number that a full server does not take costs no lease
+            self._store.do(tell_worker(self._facts(), lease_ms))
 
     def _show_life(self) -> None:
         while not self._stop.wait(self._lease_s / PULSES_PER_LEASE):

@@ -49,7 +49,8 @@ def report(settings: Settings, obituary: Obituary) -> tuple[int, int]:
             run_ids += [run_id for answer in answers for run_id in answer.run_ids]
             suspects += sum(answer.suspects for answer in answers)
             left = [prefix for prefix, answer in zip(left, answers, strict=True) if answer.run_ids]
-        store.do(forget_worker(obituary.worker))
+        with contextlib.suppress(MakegoodError):  # it is forgotten anyway, a little later
+            store.do(forget_worker(obituary.worker))
         found = store.do_all([read_whereabouts(run_id) for run_id in run_ids])
     finally:
         store.close()

@@ -75,7 +75,7 @@ local hour
 local function count_hour(name, by)
   hour = hour or math.floor(now_ms() / 3600000)
   local key = P .. 'h:' .. hour
-  if by > 0 and redis.call('HINCRBY', key, name, by) == by then redis.call('EXPIRE', key, 1296000) end -- 15 days
+  if by > 0 and redis.call('HINCRBY', key, name, by) == by then redis.call('EXPIRE', key, HOURS_KEPT_S) end
 end
 
 local function count(name)
@@ -183,14 +183,14 @@ local function remember(id, op, now)
 end
 
 -- Who has been in a state since when; runs that have ended do not wait.
-local function is_in(id, from, to)
+local function enter_state(id, from, to)
   if from then redis.call('ZREM', P .. 'since:' .. from, id) end
   if not TERMINAL[to] then redis.call('ZADD', P .. 'since:' .. to, now_ms(), id) end
 end
 
 -- The gauges are the sizes of these sets. The caller has checked the transition.
 local function move(id, agent, from, to, enqueued_at)
-  is_in(id, from, to)
+  enter_state(id, from, to)
   redis.call('ZREM', P .. 'st:' .. agent .. ':' .. from, id)
   redis.call('ZADD', P .. 'st:' .. agent .. ':' .. to, enqueued_at, id)
   redis.call('HSET', run_key(id), 'state', to)

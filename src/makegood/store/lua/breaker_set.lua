@@ -14,6 +14,7 @@ if ARGV[2] == 'open' then packed = table.concat({'open', '', now, 0, '', 0, 1}, 
 local was = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or 'closed', '^[^|]*')
 local became = string.match(packed, '^[^|]*')
 if became ~= was then redis.call('HINCRBY', KEYS[4], 'breaker_transitions_total|' .. ARGV[1] .. '|' .. became, 1) end
+redis.call('HINCRBY', KEYS[4], 'operator_actions_total|breaker_' .. ARGV[2] .. '|done', 1)
 redis.call('HSET', KEYS[1], ARGV[1], packed)
 redis.call('XADD', KEYS[2], '*', 'action', 'breaker_' .. ARGV[2], 'name', ARGV[1], 'actor', ARGV[3], 'reason', ARGV[4])
 redis.call('SET', KEYS[3], packed, 'PX', 900000)

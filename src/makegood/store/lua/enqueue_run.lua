@@ -28,7 +28,7 @@ redis.call('HSET', run_key(id), 'id', id, 'agent', agent, 'session', session, 'k
   'input', input, 'input_digest', input_digest, 'state', 'queued', 'attempt', 0, 'fence_n', 0, 'step', 0,
   'ended_step', 0, 'version', 1, 'enqueued_at', now)
 redis.call('ZADD', P .. 'st:' .. agent .. ':queued', now, id)
-is_in(id, nil, 'queued')
+enter_state(id, nil, 'queued')
 redis.call('SADD', P .. 'agents', agent)
 redis.call('ZADD', queue_key(agent), now, id)
 if expires_in ~= '' then

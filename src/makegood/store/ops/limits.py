@@ -45,7 +45,11 @@ def set_limit(field: str, seconds: float | None, actor: str, reason: str) -> Op[
     """Set the limit `level|name`, or take back what was set (None); gives what was set before."""
     told = f"{keys.LIMITS}:told:{new_op()}"
     args = (field, "" if seconds is None else repr(float(seconds)), actor, reason)
-    return Op("set_limit", (keys.LIMITS, AUDIT, told), args, lambda reply: _seconds(text(reply)))
+    return Op("set_limit", (keys.LIMITS, AUDIT, told, keys.CATALOG_COUNTERS), args, _before)
+
+
+def _before(reply: Any) -> float | None:
+    return _seconds(text(reply))
 
 
 def read_limits() -> Op[dict[str, float]]:
@@ -62,9 +66,9 @@ def read_limit_changes(since_ms: int = 0) -> Op[list[Change]]:
     """Changes of limits since a moment, oldest first."""
 
     def parse(reply: Any) -> list[Change]:
-        return [_change(text(entry[0]), pairs(entry[1])) for entry in reply]
+        return [_change(text(entry[0]), pairs(entry[1])) for entry in reversed(reply)]
 
-    return Op(None, (), ("XRANGE", AUDIT, since_ms or "-", "+", "COUNT", AUDIT_PAGE), parse)
+    return Op(None, (), ("XREVRANGE", AUDIT, "+", since_ms or "-", "COUNT", AUDIT_PAGE), parse)
 
 
 def judge_timeout(

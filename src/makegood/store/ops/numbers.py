@@ -16,9 +16,6 @@ from makegood.store.scripts import Op
 
 HOUR_MS = 3_600_000
 
-HOURS_KEPT = 360
-"""How many hours the store keeps what was counted in each: 15 days."""
-
 WAITING = ("queued", "parked", "running", "stopping", "cleaning", "requires_manual_review")
 """States of runs that have not ended; the store knows which run has been in each for longest."""
 
@@ -81,8 +78,13 @@ def oldest_in(shard_prefix: str, state: str) -> Op[float | None]:
 
 
 def read_breaker_counters() -> Op[dict[str, int]]:
-    """`breaker_transitions_total|name|to` → how often."""
+    """`breaker_transitions_total|name|to`, and what operators did to breakers → how often."""
     return Op(None, (), ("HGETALL", breakers.COUNTERS), _ints)
+
+
+def read_catalog_counters() -> Op[dict[str, int]]:
+    """What operators did to limits: `operator_actions_total|timeout_set|done` → how often."""
+    return Op(None, (), ("HGETALL", keys.CATALOG_COUNTERS), _ints)
 
 
 def tell_worker(facts: WorkerFacts, lifetime_ms: int) -> Op[None]:
@@ -108,4 +110,10 @@ def read_workers() -> Op[list[WorkerFacts]]:
 
 def _workers(reply: Any) -> list[WorkerFacts]:
     found: Mapping[str, bytes] = pairs(reply)
-    return [WorkerFacts(worker, **orjson.loads(body)) for worker, body in sorted(found.items())]
+    read = ((worker, orjson.loads(body)) for worker, body in sorted(found.items()))
+    # Another version may say more, or less.
+    return [
+        WorkerFacts(worker, str(said["queue"]), int(said["slots"]), float(said["lag_s"]), int(said["stuck"]))
+        for worker, said in read
+        if said.keys() >= {"queue", "slots", "lag_s", "stuck"}
+    ]

@@ -49,13 +49,10 @@ async def open_attempt(env: Env, claim: runs.Claim) -> Attempt:
     used_ms = int(record.get("l3_used_ms", 0)) + claim.now_ms - int(record["claimed_at"])
     fields = {"input": record["input"].encode()}
     whole = await run_async(env.store, resolved(claim.run_id, fields))
-    attempt = Attempt(
-        env, agent, claim, number, Deadline(math.inf, "run"), math.inf, orjson.loads(whole["input"])
-    )
-    attempt.run_from_s, attempt.total_from_s = (
-        now_s - used_ms / 1000,
-        now_s - (claim.now_ms - began_ms) / 1000,
-    )
+    unlimited = Deadline(math.inf, "run")
+    attempt = Attempt(env, agent, claim, number, unlimited, math.inf, orjson.loads(whole["input"]))
+    attempt.run_from_s = now_s - used_ms / 1000
+    attempt.total_from_s = now_s - (claim.now_ms - began_ms) / 1000
     attempt.renew_limits()
     attempt.sends = Sends.read(record.get("sends", ""))
     attempt.l2_used_s = int(record.get("l2_used_ms", 0)) / 1000

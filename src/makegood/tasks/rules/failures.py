@@ -16,7 +16,7 @@ FailureKind = Literal["infrastructure", "business", "bug"]
 #: Characters of a failure's message; what is longer is cut and ends in "…".
 MESSAGE_CHARS = 500
 
-_TRANSPORT_CODES: dict[Transport, str] = {
+TRANSPORT_CODES: dict[Transport, str] = {
     "connect_timeout": "TIMEOUT_CONNECT",
     "refused": "CONNECT",
     "timeout": "TIMEOUT",
@@ -134,7 +134,7 @@ def _by_transport(exc: BaseException, transport: Transport) -> ToolFailure:
         return ToolFailure("bug", "BUG", short_message(exc))
     nothing_left = transport in ("connect_timeout", "refused")
     return ToolFailure(
-        "infrastructure", _TRANSPORT_CODES[transport], short_message(exc), nothing_left=nothing_left
+        "infrastructure", TRANSPORT_CODES[transport], short_message(exc), nothing_left=nothing_left
     )
 
 
