@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from makegood import agent
-from support.engine import MODEL, Workers, limits
+from makegood.testing import Stall
+from support.engine import LONG_S, MODEL, MakeProvider, Workers, eventually, limits
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,22 @@ def test_an_error_of_the_code_ends_its_run(worker: Workers, error: BaseException
     assert result.state == "failed"
     assert result.error is not None
     assert result.error.code == "BUG"
+
+
+def test_what_an_operation_raises_once_nobody_awaits_it_is_not_logged_by_asyncio(
+    worker: Workers, model: MakeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The code is cut while a request is under way; that request ends with a signal of its own."""
+    provider = model([Stall()])
+
+    @agent(name="code", model=MODEL, timeouts=limits(), model_args={"api_base": provider.url, "api_key": "k"})
+    async def code(ctx: Any, value: Any) -> None:
+        await ctx.model([{"role": "user", "content": "hello"}])
+
+    worker.start(code)
+    run = worker.enqueue(code)
+    assert provider.arrived().wait(LONG_S)
+    assert run.cancel(wait=True, timeout=LONG_S) == "cancelled"
+    eventually(lambda: not worker.runtimes[0].attempts, "the worker lets go of it")
+    gc.collect()
+    assert [each.getMessage() for each in caplog.records if "never retrieved" in each.getMessage()] == []

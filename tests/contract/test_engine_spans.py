@@ -6,18 +6,17 @@ import asyncio
 import secrets
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import sentry_sdk
 
-from makegood import ALL, RetryPolicy, ToolError, tool
+from makegood import ALL, Agent, RetryPolicy, ToolError, tool
 from makegood.monitoring import sentry
-from makegood.store.async_store import AsyncStore
-from makegood.store.ops.turns import take_turn
+from makegood.tasks.client import Run
 from makegood.testing import Behaviour, Reply, RequestRecord, Stall, Status
-from makegood.workers.duties import checkin
 from support.engine import LONG_S, MakeProvider, Shop, Workers, calls, eventually, limits, make_agent, told
 from support.sentry import Kept, kept, switched_on, traced
 
@@ -35,6 +34,16 @@ def spans_of(sent: Kept, run_id: str) -> tuple[Any, list[Any]]:
     """The last transaction of a run and the spans below it."""
     root = [each for each in sent.roots() if each.data["makegood.run.id"] == run_id][-1]
     return root, [span for span in sent.spans() if span.trace == root.trace]
+
+
+def assert_keyed_and_counted(spans: list[Any], run: Run) -> None:
+    """Each try has its call's key, and each request that was answered its tokens."""
+    rows = {row["tool"]: row["call_key"] for row in run.journal()}
+    for span in spans:
+        if span.op == "gen_ai.execute_tool":
+            assert span.data["gen_ai.tool.call.id"] == rows[span.data["gen_ai.tool.name"]]
+        elif "makegood.code" not in span.data:
+            assert span.data["gen_ai.usage.input_tokens"] > 0
 
 
 def test_an_attempt_with_retries_is_one_transaction_with_all_its_requests_and_tries(
@@ -75,12 +84,7 @@ def test_an_attempt_with_retries_is_one_transaction_with_all_its_requests_and_tr
             ("execute_tool shaky", ""): 1,
         }
     )
-    rows = {row["tool"]: row["call_key"] for row in run.journal()}
-    for span in spans:
-        if span.op == "gen_ai.execute_tool":
-            assert span.data["gen_ai.tool.call.id"] == rows[span.data["gen_ai.tool.name"]]
-        elif "makegood.code" not in span.data:
-            assert span.data["gen_ai.usage.input_tokens"] > 0
+    assert_keyed_and_counted(spans, run)
 
 
 def test_the_spans_of_fifty_runs_at_once_do_not_mix(
@@ -114,20 +118,23 @@ def test_the_spans_of_fifty_runs_at_once_do_not_mix(
     assert not any("run" in each["tags"] for each in traced.transactions)
 
 
-@pytest.mark.parametrize("payloads", [False, True])
-def test_what_a_run_is_about_leaves_only_when_switched_on(
-    worker: Workers,
-    model: MakeProvider,
-    shop: Callable[..., Shop],
-    monkeypatch: pytest.MonkeyPatch,
-    payloads: bool,
-) -> None:
-    """All envelopes of five runs are searched; secrets are in none, whatever is switched on.
+@dataclass(frozen=True)
+class About:
+    """What runs are about: words that are nowhere else."""
 
-    The runs succeed, meet a bug whose text quotes the argument, a business error, an HTTP error, and an undo that fails.
-    """
-    prompt, argument, reply, card = (secrets.token_hex(12) for _ in range(4))
-    downstream = shop(*(Status(400, {"why": reply}) for _ in range(20)))
+    prompt: str = field(default_factory=lambda: secrets.token_hex(12))
+    argument: str = field(default_factory=lambda: secrets.token_hex(12))
+    reply: str = field(default_factory=lambda: secrets.token_hex(12))
+    card: str = field(default_factory=lambda: secrets.token_hex(12))
+
+
+ENDINGS = ("well", "bug", "refused", "http", "undo")
+"""How the runs of `ordering` end: they succeed, meet a bug whose text quotes the argument, a business error, an HTTP
+error, and an undo that fails."""
+
+
+def ordering(model: MakeProvider, downstream: Shop, about: About) -> Agent:
+    """An agent whose runs end as the last word of their prompt says."""
 
     @tool(effect="write", identity=ALL)
     async def order(ctx: Any, what: str, card: str, how: str) -> dict[str, str]:
@@ -141,38 +148,56 @@ def test_what_a_run_is_about_leaves_only_when_switched_on(
 
     @order.compensate
     async def cancel(ctx: Any, call: Any) -> None:
-        (await ctx.http.delete(f"{downstream.url}/{argument}")).raise_for_status()
+        (await ctx.http.delete(f"{downstream.url}/{about.argument}")).raise_for_status()
 
     def answer(request: RequestRecord) -> Behaviour:
         how = request.messages[0]["content"].split()[-1]
-        args = {"what": argument, "card": card, "how": how}
+        args = {"what": about.argument, "card": about.card, "how": how}
         if not request.results:
-            return calls(("order", args), text=reply)
-        return Status(401) if how == "undo" else Reply(reply)
+            return calls(("order", args), text=about.reply)
+        return Status(401) if how == "undo" else Reply(about.reply)
 
+    return make_agent(model(answer), order, on_failure="rollback", max_attempts=1)
+
+
+@pytest.mark.parametrize("payloads", [False, True])
+def test_what_a_run_is_about_leaves_only_when_switched_on(
+    worker: Workers,
+    model: MakeProvider,
+    shop: Callable[..., Shop],
+    monkeypatch: pytest.MonkeyPatch,
+    payloads: bool,
+) -> None:
+    """All envelopes of five runs are searched; secrets are in none, whatever is switched on."""
+    about = About()
+    downstream = shop(*(Status(400, {"why": about.reply}) for _ in range(20)))
     monkeypatch.setattr(Workers, "_heard", lambda self, *told: sentry.alert(*told))
     with switched_on(traces=1.0, payloads=payloads) as sent:
-        agent = make_agent(model(answer), order, on_failure="rollback", max_attempts=1)
+        agent = ordering(model, downstream, about)
         worker.start(agent, sentry_traces=1, sentry_payloads=payloads, secret_fields="card")
-        kinds = ("well", "bug", "refused", "http", "undo")
-        runs = [worker.enqueue(agent, f"{prompt} {how}") for how in kinds]
+        runs = [worker.enqueue(agent, f"{about.prompt} {how}") for how in ENDINGS]
         for run in runs:
             run.wait(2 * LONG_S)
         eventually(lambda: len(sent.roots()) == 5, "all transactions")
         eventually(lambda: {event["fingerprint"][1] for event in sent.events} == {"bug", "review"}, "events")
-    assert not sent.said(card)
-    if not payloads:
-        assert [text for text in (prompt, argument, reply) if sent.said(text)] == []
-        return
-    _, spans = spans_of(sent, runs[0].id)
+    assert not sent.said(about.card)
+    if payloads:
+        assert_told(sent, about, runs[0].id)
+    else:
+        assert [text for text in (about.prompt, about.argument, about.reply) if sent.said(text)] == []
+
+
+def assert_told(sent: Kept, about: About, run_id: str) -> None:
+    """The spans of a run and the event of the bug say what it was about."""
+    _, spans = spans_of(sent, run_id)
     asked = next(span for span in spans if span.op == "gen_ai.chat")
     called = next(span for span in spans if span.op == "gen_ai.execute_tool")
-    assert prompt in asked.data["gen_ai.input.messages"]
-    assert reply in asked.data["gen_ai.output.messages"]
-    assert argument in called.data["gen_ai.tool.call.arguments"]
-    assert argument in called.data["gen_ai.tool.call.result"]
+    assert about.prompt in asked.data["gen_ai.input.messages"]
+    assert about.reply in asked.data["gen_ai.output.messages"]
+    assert about.argument in called.data["gen_ai.tool.call.arguments"]
+    assert about.argument in called.data["gen_ai.tool.call.result"]
     bug = next(event for event in sent.events if event["fingerprint"][1] == "bug")
-    assert bug["exception"]["values"][-1]["value"] == f"there is no {argument}"
+    assert bug["exception"]["values"][-1]["value"] == f"there is no {about.argument}"
 
 
 @pytest.mark.contract("F8")
@@ -282,64 +307,3 @@ def test_a_run_does_not_notice_that_sentry_is_broken(worker: Workers, model: Mak
         result, _ = worker.run(agent)
         assert result.state == "succeeded"
         eventually(lambda: broken.tried >= 2, "both were tried")
-
-
-# --- the cron monitor -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute is half a second."""
-    monkeypatch.setattr(checkin, "EVERY_S", 0.5)
-    monkeypatch.setattr(checkin, "TURN_MS", 400)
-    monkeypatch.setattr(checkin, "DUTIES", ("parked", "time"))
-    monkeypatch.setattr("makegood.workers.maintenance.SWEEP_S", 0.1)
-
-
-def test_a_worker_that_sweeps_checks_in(
-    worker: Workers, model: MakeProvider, kept: Kept, often: None
-) -> None:
-    """And again, after the next minute."""
-    worker.start(make_agent(model()))
-    eventually(lambda: len(kept.check_ins) >= 2, "two check-ins")
-    assert {each["status"] for each in kept.check_ins} == {"ok"}
-    assert {each["monitor_slug"] for each in kept.check_ins} == {"makegood-sweeper"}
-
-
-def test_a_worker_whose_sweeping_fails_says_so(
-    worker: Workers, model: MakeProvider, kept: Kept, often: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One duty that fails for a whole minute is enough."""
-
-    async def fails(*_: Any) -> None:
-        raise RuntimeError("no round of it works")
-
-    monkeypatch.setattr("makegood.workers.duties.parked.run_once", fails)
-    worker.start(make_agent(model()))
-    eventually(lambda: any(each["status"] == "error" for each in kept.check_ins), "a check-in with an error")
-    assert {each["status"] for each in kept.check_ins} == {"error"}
-
-
-@pytest.fixture
-async def store(store_url: str) -> AsyncIterator[AsyncStore]:
-    """An empty one."""
-    opened = AsyncStore(store_url)
-    yield opened
-    await opened.aclose()
-
-
-async def test_of_many_processes_one_checks_in_a_minute(store: AsyncStore, kept: Kept) -> None:
-    """A failure is told by each, since the store may be what is away; without Sentry nothing is asked of the store."""
-    for worker in ("w1", "w2", "w3"):
-        await checkin.run_once(store, worker, swept=True)
-    assert [each["status"] for each in kept.check_ins] == ["ok"]
-    for worker in ("w1", "w2"):
-        await checkin.run_once(store, worker, swept=False)
-    assert [each["status"] for each in kept.check_ins] == ["ok", "error", "error"]
-
-
-async def test_a_turn_that_is_asked_for_twice_is_answered_alike(store: AsyncStore) -> None:
-    """A lost reply loses no check-in."""
-    asking = take_turn("t", "w1/1", 30_000)
-    assert [await store.do(asking), await store.do(asking)] == [True, True]
-    assert await store.do(take_turn("t", "w2/1", 30_000)) is False

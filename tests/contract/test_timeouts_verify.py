@@ -4,65 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from contract.test_cleanup_pipeline import Ledger, booking, give_up
-from makegood import Agent, Conflict, RecordedCall, Result, ToolContext, tool
+from contract.test_cleanup_pipeline import Ledger, asks_for, booking, give_up
+from makegood import Conflict, RecordedCall, Result, ToolContext, tool
 from makegood.cleanup import bodies
-from makegood.tasks.client import Run
-from makegood.testing import Behaviour, Reply, RequestRecord, Stall
+from makegood.testing import Reply, Stall
 from support.engine import (
     LONG_S,
     MakeProvider,
     Workers,
     begun_anew,
-    calls,
     events_of,
     eventually,
     limits,
     make_agent,
 )
+from support.timing_out import Clock, Gate, MakeTimingOut, clock, counted, timing_out, verdict_of
 
-STEP_S = 0.8
-"""L2, in which the model stalls; the first request of a run takes a tenth of it."""
-
-
-def stalls_after(*names: str) -> Callable[[RequestRecord], Behaviour]:
-    """A model that asks for these tools, one a step, and then says nothing, in every attempt."""
-
-    def play(request: RequestRecord) -> Behaviour:
-        done = len(request.results)
-        return calls((names[done], {})) if done < len(names) else Stall()
-
-    return play
-
-
-def timing_out(model: MakeProvider, verify: Any, *tools: Any, **options: Any) -> Agent:
-    """An agent whose runs end timed_out after they have called its tools."""
-    given = {"timeouts": limits(step=STEP_S), "max_attempts": 1, "on_failure": "rollback"} | options
-    return make_agent(model(stalls_after(*(each.name for each in tools))), *tools, verify=verify, **given)
-
-
-def counted(worker: Workers) -> dict[str, int]:
-    """Verdicts by word."""
-    name = "timeout_verdicts_total|a|"
-    return {key.removeprefix(name): n for key, n in worker.counters().items() if key.startswith(name)}
-
-
-def verdict_of(run: Run) -> str | None:
-    """The verdict in the run's record."""
-    known = run.info()["timeout_verdict"]
-    assert known is None or known["by"] == "verify"
-    return None if known is None else str(known["verdict"])
-
-
-def raises(ctx: ToolContext, run: Result) -> bool:
-    """A bug."""
-    raise ZeroDivisionError("no answer")
+__all__ = ["clock", "timing_out"]
 
 
 @pytest.fixture
@@ -89,7 +52,7 @@ def bugs(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 )
 def test_what_verify_says_is_the_verdict(
     worker: Workers,
-    model: MakeProvider,
+    timing_out: MakeTimingOut,
     bugs: list[BaseException],
     says: Callable[[], Any],
     verdict: str,
@@ -107,7 +70,7 @@ def test_what_verify_says_is_the_verdict(
         asked.append((ctx.idempotency_key, run))
         return says()
 
-    result, run = worker.run(timing_out(model, verify if is_async else verify_sync))
+    result, run = worker.run(timing_out(verify if is_async else verify_sync))
     assert (result.state, result.error and result.error.code) == ("timed_out", "STEP_TIMEOUT")
     assert verdict_of(run) == verdict
     assert counted(worker) == {verdict: 1}
@@ -123,7 +86,7 @@ def test_what_verify_says_is_the_verdict(
 
 @pytest.mark.contract("A8")
 def test_a_verify_that_does_not_end_is_cut_at_the_limit_of_a_compensation(
-    worker: Workers, model: MakeProvider, bugs: list[BaseException]
+    worker: Workers, timing_out: MakeTimingOut, bugs: list[BaseException]
 ) -> None:
     """Unknown, and no bug report: what it asked may be slow; the effect is undone in the same pass."""
     ledger = Ledger()
@@ -132,9 +95,7 @@ def test_a_verify_that_does_not_end_is_cut_at_the_limit_of_a_compensation(
         await asyncio.Event().wait()
         return True
 
-    made = timing_out(
-        model, verify, booking(ledger, "flight"), timeouts=limits(step=STEP_S, compensation=0.3)
-    )
+    made = timing_out(verify, booking(ledger, "flight"), timeouts=limits(compensation=0.3))
     result, run = worker.run(made)
     assert (result.state, result.effects.compensated) == ("timed_out", 1)
     assert verdict_of(run) == "unknown"
@@ -144,39 +105,29 @@ def test_a_verify_that_does_not_end_is_cut_at_the_limit_of_a_compensation(
 
 @pytest.mark.contract("A8")
 def test_a_verify_that_hangs_in_its_thread_is_judged_before_its_process_is_replaced(
-    worker: Workers, model: MakeProvider, monkeypatch: pytest.MonkeyPatch
+    worker: Workers, timing_out: MakeTimingOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next process does not ask again, or it would hang too: it undoes what is to be undone."""
     monkeypatch.setattr(bodies, "HANG_S", 0.2)
-    ledger, go, asked = Ledger(), threading.Event(), []
-
-    def verify(ctx: ToolContext, run: Result) -> bool:
-        asked.append(run.run_id)
-        go.wait(LONG_S)
-        return True
-
-    made = timing_out(
-        model, verify, booking(ledger, "flight"), timeouts=limits(step=STEP_S, compensation=0.3)
-    )
-    worker.start(made)
-    first = worker.start_cleaner(grace_s=2.0)
-    run = worker.enqueue(made)
+    gate = Gate()
+    made = timing_out(gate.verify, booking(Ledger(), "flight"), timeouts=limits(compensation=0.3))
+    run, first = gate.enqueue(worker, made, grace_s=2.0)
     assert worker.recycled.wait(LONG_S)
     eventually(lambda: counted(worker) == {"unknown": 1}, "it is judged")
     assert run.status() == "cleaning"
     worker.start_cleaner()
     worker.pump.detach(first)
     first.drain()
-    go.set()
+    gate.go.set()
     result = run.wait(LONG_S)
     assert (result.state, result.effects.compensated) == ("timed_out", 1)
-    assert asked == [run.id]
+    assert gate.asked == [run.id]
     assert (verdict_of(run), counted(worker)) == ("unknown", {"unknown": 1})
 
 
 @pytest.mark.contract("A8")
 def test_verify_is_asked_before_anything_is_undone_and_changes_nothing_of_it(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut
 ) -> None:
     """Also when it says that the run had finished."""
     ledger = Ledger()
@@ -185,7 +136,7 @@ def test_verify_is_asked_before_anything_is_undone_and_changes_nothing_of_it(
         ledger.note(f"verify with {run.effects.committed}")
         return True
 
-    made = timing_out(model, verify, booking(ledger, "flight"), booking(ledger, "hotel"))
+    made = timing_out(verify, booking(ledger, "flight"), booking(ledger, "hotel"))
     result, run = worker.run(made)
     assert ledger.lines == ["flight", "hotel", "verify with 2", "undo hotel", "undo flight"]
     assert (result.state, result.effects.compensated, verdict_of(run)) == ("timed_out", 2, "false_kill")
@@ -193,7 +144,7 @@ def test_verify_is_asked_before_anything_is_undone_and_changes_nothing_of_it(
 
 @pytest.mark.contract("A8")
 def test_verify_is_not_asked_between_two_attempts_but_when_there_is_no_other(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut
 ) -> None:
     """Each attempt times out and is undone; only the end of the run is asked about."""
     ledger = Ledger()
@@ -202,7 +153,7 @@ def test_verify_is_not_asked_between_two_attempts_but_when_there_is_no_other(
         ledger.note(f"verify {run.attempts}")
         return False
 
-    result, run = worker.run(timing_out(model, verify, booking(ledger, "flight"), max_attempts=2))
+    result, run = worker.run(timing_out(verify, booking(ledger, "flight"), max_attempts=2))
     assert (result.state, result.attempts) == ("timed_out", 2)
     assert ledger.lines == ["flight", "undo flight", "flight", "verify 2", "undo flight"]
     assert (verdict_of(run), counted(worker)) == ("true_kill", {"true_kill": 1})
@@ -210,7 +161,7 @@ def test_verify_is_not_asked_between_two_attempts_but_when_there_is_no_other(
 
 @pytest.mark.contract("A8")
 def test_verify_is_asked_when_the_total_passes_while_an_attempt_is_undone(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut, clock: Clock
 ) -> None:
     """The next attempt cannot begin any more: the run ends in its cleanup."""
     ledger = Ledger()
@@ -222,11 +173,11 @@ def test_verify_is_asked_when_the_total_passes_while_an_attempt_is_undone(
     flight = booking(ledger, "flight", compensates=False)
 
     @flight.compensate
-    async def slow(ctx: ToolContext, call: RecordedCall) -> None:
-        await asyncio.sleep(4)  # longer than what is left of the total
+    async def cancel(ctx: ToolContext, call: RecordedCall) -> None:
+        clock.total_is_over = True
         ledger.note("undo flight")
 
-    made = timing_out(model, verify, flight, timeouts=limits(step=STEP_S, run=1.5, total=3.5), max_attempts=2)
+    made = timing_out(verify, flight, max_attempts=2)
     result, run = worker.run(made)
     assert (result.state, result.attempts) == ("timed_out", 1)
     assert ledger.lines == ["flight", "undo flight", "verify STEP_TIMEOUT"]
@@ -243,35 +194,33 @@ def test_verify_is_asked_whichever_limit_ended_the_run(
     async def verify(ctx: ToolContext, run: Result) -> bool:
         return bool(run.error and run.error.code == f"{next(iter(limit)).upper()}_TIMEOUT")
 
-    result, run = worker.run(timing_out(model, verify, timeouts=limits(**limit)))
+    made = make_agent(model(lambda _: Stall()), verify=verify, timeouts=limits(**limit), max_attempts=1)
+    result, run = worker.run(made)
     assert (result.state, verdict_of(run)) == ("timed_out", "false_kill")
 
 
 @pytest.mark.contract("A8")
 def test_verify_is_asked_when_the_total_passed_while_the_run_waited_for_a_worker(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut, clock: Clock
 ) -> None:
     """Its worker drained in the middle; the next one finds that its time is over."""
-    began, asked = threading.Event(), []
+    asked: list[Any] = []
 
     @tool(effect="read")
     async def look(ctx: ToolContext) -> str:
         worker.runtimes[0].drain()
-        began.set()
         return "seen"
 
     async def verify(ctx: ToolContext, run: Result) -> bool:
         asked.append(run.error and run.error.code)
         return False
 
-    made = timing_out(model, verify, look, timeouts=limits(step=30, total=2.5))
+    made = timing_out(verify, look)
     first = worker.start(made)
     run = worker.enqueue(made)
-    assert began.wait(LONG_S)
-    eventually(lambda: run.status() == "queued", "it is handed over")
+    eventually(lambda: events_of(run, "run.handed_over"), "it is handed over")
     worker.stop(first)
-    began_s = time.monotonic()
-    eventually(lambda: time.monotonic() > began_s + 2.6, "its time is over")
+    clock.total_is_over = True
     worker.start(made)
     assert run.wait(LONG_S).state == "timed_out"
     assert (asked, verdict_of(run)) == (["TOTAL_TIMEOUT"], "true_kill")
@@ -279,7 +228,7 @@ def test_verify_is_asked_when_the_total_passed_while_the_run_waited_for_a_worker
 
 @pytest.mark.contract("A8")
 def test_verify_is_not_asked_again_by_a_retry_nor_by_a_later_cleanup(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut
 ) -> None:
     """The run comes to a person, is cleaned up once more and ends; then its cleanup is asked for again."""
     ledger, asked = Ledger(), []
@@ -289,7 +238,7 @@ def test_verify_is_not_asked_again_by_a_retry_nor_by_a_later_cleanup(
         asked.append(run.run_id)
         return False
 
-    made = timing_out(model, verify, booking(ledger, "flight"), booking(ledger, "hotel", on_failure="keep"))
+    made = timing_out(verify, booking(ledger, "flight"), booking(ledger, "hotel", on_failure="keep"))
     result, run = worker.run(made)
     assert (result.state, verdict_of(run)) == ("requires_manual_review", "true_kill")
     worker.client.retry_cleanup(run.id, actor="ann", reason="it is back")
@@ -303,17 +252,15 @@ def test_verify_is_not_asked_again_by_a_retry_nor_by_a_later_cleanup(
 
 
 @pytest.mark.contract("A8")
-def test_runs_that_do_not_time_out_are_not_verified(worker: Workers, model: MakeProvider) -> None:
+def test_runs_that_do_not_time_out_are_not_verified(
+    worker: Workers, model: MakeProvider, timing_out: MakeTimingOut
+) -> None:
     """One that fails in its cleanup, and one that is cancelled while it is cleaned up after a timeout."""
     ledger, asked, began, go = Ledger(), [], threading.Event(), threading.Event()
 
     async def verify(ctx: ToolContext, run: Result) -> bool:
         asked.append(run.state)
         return False
-
-    def play(request: RequestRecord) -> Behaviour:
-        fails = request.messages[0]["content"] == "fail"
-        return stalls_after("flight", *(["give_up"] if fails else []))(request)
 
     flight = booking(ledger, "flight", compensates=False)
 
@@ -322,25 +269,31 @@ def test_runs_that_do_not_time_out_are_not_verified(worker: Workers, model: Make
         began.set()
         go.wait(LONG_S)
 
-    made = make_agent(
-        model(play), flight, give_up, verify=verify, on_failure="rollback", timeouts=limits(step=STEP_S)
+    made = timing_out(verify, flight, max_attempts=2)
+    fails = make_agent(
+        model(asks_for("flight", "give_up")),
+        flight,
+        give_up,
+        name="fails",
+        verify=verify,
+        on_failure="rollback",
     )
-    worker.start(made)
+    worker.start(made, fails)
     run = worker.enqueue(made)  # it times out, and its effect is undone before the next attempt
     assert began.wait(LONG_S)
     run.cancel()
     go.set()
     assert run.wait(LONG_S).state == "cancelled"
-    assert worker.run(made, "fail")[0].state == "failed"
-    assert (asked, counted(worker)) == ([], {})
+    assert worker.run(fails)[0].state == "failed"
+    assert (asked, verdict_of(run), counted(worker)) == ([], None, {})
 
 
 @pytest.mark.contract("A8")
 def test_without_verify_a_run_with_nothing_to_clean_up_ends_at_once(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut
 ) -> None:
     """And nobody has judged it until a person does."""
-    result, run = worker.run(timing_out(model, None))
+    result, run = worker.run(timing_out(None))
     assert (result.state, verdict_of(run)) == ("timed_out", None)
     assert events_of(run, "cleanup.started") == []
     judged = worker.client.judge_timeout(run.id, "false_kill", actor="ada", reason="the report was there")
@@ -349,7 +302,9 @@ def test_without_verify_a_run_with_nothing_to_clean_up_ends_at_once(
 
 
 @pytest.mark.contract("A8")
-def test_a_second_attempt_that_succeeds_is_never_asked_about(worker: Workers, model: MakeProvider) -> None:
+def test_a_second_attempt_that_succeeds_is_never_asked_about(
+    worker: Workers, model: MakeProvider, clock: Clock
+) -> None:
     """Its first one timed out."""
     asked: list[str] = []
 
@@ -358,57 +313,45 @@ def test_a_second_attempt_that_succeeds_is_never_asked_about(worker: Workers, mo
         return True
 
     provider = model(lambda request: Reply("done") if begun_anew(request) else Stall())
-    made = make_agent(provider, verify=verify, timeouts=limits(step=STEP_S))
+    made = make_agent(provider, verify=verify, timeouts=limits())
+    clock.stalls = True
     result, run = worker.run(made)
     assert (result.state, result.attempts, asked, verdict_of(run)) == ("succeeded", 2, [], None)
 
 
 @pytest.mark.contract("A8")
 def test_a_cleanup_worker_that_shuts_down_lets_the_next_one_ask_again(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut
 ) -> None:
     """Nothing was recorded, so it is asked once more; it counts once."""
-    began, asked = threading.Event(), []
+    gate = Gate()
 
     async def verify(ctx: ToolContext, run: Result) -> bool:
-        asked.append(run.run_id)
-        if len(asked) == 1:
-            began.set()
+        gate.asked.append(run.run_id)
+        if len(gate.asked) == 1:
+            gate.began.set()
             await asyncio.Event().wait()
         return False
 
-    made = timing_out(model, verify)
-    worker.start(made)
-    first = worker.start_cleaner(grace_s=2.0)
-    run = worker.enqueue(made)
-    assert began.wait(LONG_S)
+    run, first = gate.enqueue(worker, timing_out(verify), grace_s=2.0)
     assert run.info()["activity"] == "verifying"
     worker.start_cleaner()
     first.drain()
     worker.pump.detach(first)
     assert run.wait(LONG_S).state == "timed_out"
-    assert asked == [run.id] * 2
+    assert gate.asked == [run.id] * 2
     assert (verdict_of(run), counted(worker)) == ("true_kill", {"true_kill": 1})
 
 
 @pytest.mark.contract("A8")
 def test_a_person_who_judges_while_verify_is_asked_has_the_last_word(
-    worker: Workers, model: MakeProvider
+    worker: Workers, timing_out: MakeTimingOut
 ) -> None:
     """What verify says after that is a conflict, and breaks nothing."""
-    began, go = threading.Event(), threading.Event()
-
-    def verify(ctx: ToolContext, run: Result) -> bool:
-        began.set()
-        go.wait(LONG_S)
-        return False
-
-    made = timing_out(model, verify)
-    worker.start(made)
-    run = worker.enqueue(made)
-    assert began.wait(LONG_S)
+    gate = Gate()
+    run, _ = gate.enqueue(worker, timing_out(gate.verify))
     worker.client.judge_timeout(run.id, "false_kill", actor="ada", reason="seen downstream")
-    go.set()
+    gate.go.set()
     assert run.wait(LONG_S).state == "timed_out"
     assert run.info()["timeout_verdict"]["by"] == "ada"
     assert counted(worker) == {"false_kill": 1}

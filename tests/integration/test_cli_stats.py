@@ -32,6 +32,9 @@ AGENT_NAMES = [
     "model_requests_per_run", "timed_out_cleaned", "retried_recovered", "false_kills", "runs_now",
 ]  # fmt: skip
 
+READS = 1000
+"""Of a terminal or a pipe: far more than what is waited for takes."""
+
 
 class Hours:
     """A store whose hours are written by hand; `ago` counts from the present one."""
@@ -156,10 +159,9 @@ def test_one_agent_alone(env: dict[str, str], hours: Hours) -> None:
     assert (found["agent"], [each["agent"] for each in found["agents"]]) == ("a", ["a"])
     assert found["all"]["runs_finished"] == 1
     refused = inside("stats", "--agent", "c", env=env)
-    assert (refused.code, refused.sentence) == (
-        3,
-        "There are no numbers of an agent named 'c'; known are: a, b.",
-    )
+    assert (refused.code, refused.sentence) == (3, "No worker publishes agent 'c'; known are: a, b.")
+    hours.put(1, "support", "queued", "r1", hours.now_ms())
+    assert inside("stats", "--agent", "suport", env=env).sentence.endswith("did you mean support?")
 
 
 @pytest.mark.parametrize(
@@ -215,8 +217,8 @@ def test_watching_prints_one_object_per_line_until_ctrl_c(env: dict[str, str], h
         first = json.loads(watch.stdout.readline())
         assert first["all"]["runs_finished"] == 0
         hours.write(0, 3, runs_finished_total__a__succeeded=1)
-        while json.loads(watch.stdout.readline())["all"]["runs_finished"] != 1:
-            pass
+        looks = (json.loads(watch.stdout.readline()) for _ in range(READS))
+        assert any(look["all"]["runs_finished"] == 1 for look in looks)
         watch.send_signal(signal.SIGINT)
         assert watch.wait(60) == 130
         assert watch.stderr is not None
@@ -257,13 +259,15 @@ def test_a_terminal_is_redrawn_and_a_narrow_one_gets_a_list(
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env | more) as watch:
         os.close(theirs)
         seen = ""
-        while seen.count("\x1b[2J") < 3:
+        for _ in range(READS):
             seen += os.read(ours, 65536).decode(errors="replace")
+            if seen.count("\x1b[2J") >= 3:
+                break
         watch.send_signal(signal.SIGINT)
         with os.fdopen(ours, "rb", buffering=0) as rest:
-            while _more(rest):
-                pass
+            assert any(not _more(rest) for _ in range(READS))
         assert watch.wait(60) == 130
+    assert seen.count("\x1b[2J") >= 3
     assert line in seen
 
 

@@ -19,8 +19,8 @@ import redis
 from makegood.monitoring import collector as module
 from makegood.monitoring.collector import StoreCollector
 from makegood.monitoring.label_caps import LabelCaps
+from makegood.monitoring.limits import Hours
 from makegood.monitoring.metrics import METRICS, sample_names
-from makegood.monitoring.readings import Verdicts
 from makegood.store import keys
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.flows import run_sync
@@ -34,12 +34,15 @@ from support.counted import (
     scrape,
     value,
 )
+from support.engine import eventually
 from support.servers import ServerFactory, free_port, kill
 
 Make = Callable[..., StoreCollector]
 
 ALONE = {"makegood_store_up", "makegood_exporter_last_success_timestamp_seconds", "makegood_build_info"}
 """What a scrape holds while the store does not answer."""
+
+OF_LIMITS = {metric.full_name for metric in METRICS if metric.where == "limits"}
 
 
 @pytest.fixture
@@ -72,6 +75,9 @@ def test_shards_are_summed(store_url: str, make: Make) -> None:
     found = samples_of(scrape(make(store_url)))
     assert value(found, "runs_enqueued_total", agent="support") == 3 * COUNTERS["runs_enqueued_total|support"]
     assert value(found, "breaker_transitions_total", name="tickets", to="open") == 1
+    assert value(found, "operator_actions_total", action="resolve", result="done") == 3
+    assert value(found, "operator_actions_total", action="breaker_open", result="done") == 2
+    assert value(found, "operator_actions_total", action="timeout_set", result="done") == 4
     assert value(found, "calls_total", tool="create_ticket", result="ok") == 12
     assert value(found, "calls_total", tool="create_ticket", result="replayed") == 9
     assert value(found, "calls_total", tool="create_ticket", result="timeout") == 0
@@ -124,7 +130,7 @@ def test_gauges_are_what_is_so_now(store_url: str, make: Make) -> None:
     assert 1 < value(found, "timeout_suggested_seconds", target="create_ticket", level="call") < 10
 
 
-def test_verdicts_are_those_of_seven_days(store_url: str) -> None:
+def test_what_is_counted_of_limits_is_that_of_seven_days(store_url: str) -> None:
     """Hours that are over are read once; what is older does not count."""
     hour = int(time.time()) // 3600
     with redis.Redis.from_url(store_url) as raw:
@@ -132,11 +138,14 @@ def test_verdicts_are_those_of_seven_days(store_url: str) -> None:
         raw.hset(f"{keys.prefix(4)}h:{hour}", mapping={"timeout_verdicts_total|a|true_kill": 3, "timeout_verdicts_total|b|unknown": 1})  # fmt: skip
         raw.hset(f"{keys.prefix(4)}h:{hour - 200}", mapping={"timeout_verdicts_total|a|false_kill": 99})
         expected = {"timeout_verdicts_total|a|false_kill": 1, "timeout_verdicts_total|a|unknown": 9, "timeout_verdicts_total|a|true_kill": 3, "timeout_verdicts_total|b|unknown": 1}  # fmt: skip
-        store, verdicts = SyncStore(store_url), Verdicts()
-        assert run_sync(store, verdicts.read()) == expected
+        store, hours = SyncStore(store_url), Hours()
+        now_ms = hour * 3_600_000
+        assert run_sync(store, hours.read(now_ms)) == expected
         before = raw.info("commandstats")["cmdstat_hgetall"]["calls"]
-        assert run_sync(store, verdicts.read()) == expected
-        assert raw.info("commandstats")["cmdstat_hgetall"]["calls"] - before <= 2 * 16
+        assert run_sync(store, hours.read(now_ms)) == expected
+        assert raw.info("commandstats")["cmdstat_hgetall"]["calls"] - before == 16
+        assert run_sync(store, hours.read(now_ms + 3_600_000)) == expected
+        assert raw.info("commandstats")["cmdstat_hgetall"]["calls"] - before == 3 * 16
         store.close()
 
 
@@ -257,8 +266,7 @@ def test_a_frozen_store_holds_no_scrape(
     finally:
         os.kill(server.pid, signal.SIGCONT)
     assert [value(samples_of(text), "store_up") for text in texts] == [0] * 16
-    while value(samples_of(scrape(one)), "store_up") != 1:
-        pass
+    eventually(lambda: value(samples_of(scrape(one)), "store_up"), "the store is up again")
 
 
 @pytest.mark.parametrize(
@@ -283,6 +291,27 @@ def test_a_broken_number_in_the_store_is_no_error_of_the_scrape(store_url: str, 
         raw.set(f"{keys.prefix(0)}counters", "no hash")
     one = make(store_url)
     assert value(samples_of(scrape(one)), "store_up") == 0
+
+
+def test_limits_that_cannot_be_read_cost_only_their_own_numbers(
+    store_url: str, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each scrape tries anew and fails, while the numbers are being read: these lose no connection by it."""
+    count_by_hand(store_url)
+    with redis.Redis.from_url(store_url) as raw:
+        raw.set(keys.LIMITS, "no hash")
+        one = make(store_url, "memory://")
+        for _ in range(50):
+            found = samples_of(scrape(one))
+            assert value(found, "store_up") == 1
+            assert value(found, "runs_enqueued_total", agent="support") == 15
+            assert not {name for name, _ in found if name in OF_LIMITS}
+        raw.delete(keys.LIMITS)
+        assert {name for name, _ in samples_of(scrape(one)) if name in OF_LIMITS} == OF_LIMITS
+    told = [record.message for record in caplog.records]
+    (failed,) = [at for at, each in enumerate(told) if "WRONGTYPE" in each]
+    (again,) = [at for at, each in enumerate(told) if each.endswith("(limits) answers again")]
+    assert failed < again
 
 
 def test_a_broker_that_does_not_answer_costs_only_its_own_numbers(store_url: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip

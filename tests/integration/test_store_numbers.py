@@ -12,11 +12,10 @@ from makegood.errors import StaleFence
 from makegood.store import keys
 from makegood.store.buckets import CALL_S, COUNTS, HOURS_KEPT, RUN_S, STEP_S, bound_text
 from makegood.store.ops import breakers, cleanup, numbers, runs
-from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops.args import NewEvent, Sample, Spent
 from makegood.store.ops.leases import lose_worker
 from makegood.store.ops.numbers import WorkerFacts
 from makegood.store.ops.review import request_cleanup
-from makegood.store.ops.steps import Spent
 from makegood.store.states import State
 from makegood.workers.heartbeat import Heartbeat
 from support.store import AGENT, PREFIX, World
@@ -58,7 +57,6 @@ def oldest(world: World) -> dict[str, float | None]:
     [
         ("tool:act", "tool:act", "call_duration_seconds|ok", CALL_S),
         ("step:a", "agent:a", "step_duration_seconds", STEP_S),
-        ("cleanup:a", "agent:a", "cleanup_duration_seconds", STEP_S),
     ],
 )
 def test_a_duration_is_in_the_first_bucket_whose_bound_it_does_not_exceed(
@@ -108,6 +106,7 @@ def test_a_run_is_measured_once_however_often_it_ends(world: World) -> None:
     assert hours(world)[f"run_calls|{AGENT}|model|sum"] == 3
     clean_again(world, held.run_id)
     assert world.state(held.run_id) == State.SUCCEEDED
+    assert sum(buckets(world, f"agent:{AGENT}", "cleanup_duration_seconds").values()) == 1
     assert set(measured().values()) == {1}
 
 
@@ -151,7 +150,7 @@ def test_a_recovery_is_measured_from_the_last_sign_of_life(world: World) -> None
     """A death that its supervisor reports: from then; a lease that ran out: from the last heartbeat."""
     held = world.running()
     world.raw.hset(keys.run_key(held.run_id), "claimed_at", world.now_ms() - 40_000)
-    world.raw.hset(f"{PREFIX}beats", "worker-1", world.now_ms() - 30_000)
+    world.raw.hset(f"{PREFIX}beats", "worker-1", world.now_ms() - 35_000)
     world.raw.zadd(f"{PREFIX}lease", {"worker-1": 1})
     world.do(lose_worker(PREFIX, "worker-1", only_expired=True, death=False))
     again = world.claim()
@@ -231,7 +230,7 @@ def test_tokens_and_cost_are_counted_by_model(world: World, priced: bool) -> Non
     """Cost in billionths, so that sums are exact; a model without a price has none."""
     held = world.running()
     spent = Spent(10, 3, 0.25 if priced else None, model="openai/gpt-5-mini")
-    world.do(intent(held, world.op(), spent=spent))
+    world.do(intent(held, world.op(), new_events=[NewEvent("llm.attempt", spent=spent)]))
     want = {"tokens_total|prompt": 10, "tokens_total|completion": 3}
     assert totals(world, "model:openai/gpt-5-mini") == want | (
         {"cost_nano_usd": 250_000_000} if priced else {}

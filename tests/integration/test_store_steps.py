@@ -9,7 +9,7 @@ import pytest
 
 from makegood.store.codes import OutOfOrder, Unsettled
 from makegood.store.ops import reads, steps
-from makegood.store.ops.args import NewEvent
+from makegood.store.ops.args import NewEvent, Spent
 from makegood.store.ops.runs import cancel_run
 from makegood.store.states import State
 from support.store import World
@@ -28,9 +28,11 @@ def test_an_intent_writes_decision_usage_rows_and_events_at_once(world: World) -
         held,
         "op-i",
         decision=b'{"message":"m"}',
-        spent=steps.Spent(100, 20, 0.5, True),
         rows=rows,
-        new_events=[NewEvent("step.started", {"x": 1}, 1), NewEvent("tool.started", {}, 1, "mail:1")],
+        new_events=[
+            NewEvent("step.started", {"x": 1}, 1, spent=Spent(100, 20, 0.5, True)),
+            NewEvent("tool.started", {}, 1, "mail:1"),
+        ],
     )
     assert abs(world.do(op).now_ms - world.now_ms()) < 60_000
     record = world.record(held.run_id)
@@ -294,5 +296,5 @@ def test_an_activity_can_be_seen_and_cleared(world: World) -> None:
 def test_a_cost_that_is_no_number_is_an_unknown_cost(world: World) -> None:
     """A script that failed at its last write would keep its earlier ones."""
     held = world.running()
-    world.do(intent(held, world.op(), spent=steps.Spent(1, 1, float("nan"))))
+    world.do(intent(held, world.op(), new_events=[NewEvent("x", spent=Spent(1, 1, float("nan")))]))
     assert "cost_usd" not in world.record(held.run_id)

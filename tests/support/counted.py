@@ -93,7 +93,8 @@ def count_by_hand(url: str, *, shards: tuple[int, ...] = (0, 7, 15)) -> None:
         raw.zadd(keys.state_index(prefix, "support", "queued"), {"a-run": 1, "another": 2})
         raw.zadd(f"{prefix}since:queued", {"a-run": time.time() * 1000 - 90_000 - shard})
     raw.hset(STATES, "tickets", f"open|1,2|3|{int(time.time() * 1000) + 600_000}||0|0")
-    raw.hset(f"{keys.BREAKERS}counters", "breaker_transitions_total|tickets|open", 1)
+    raw.hset(f"{keys.BREAKERS}counters", mapping={"breaker_transitions_total|tickets|open": 1, "operator_actions_total|breaker_open|done": 2})  # fmt: skip
+    raw.hset(keys.CATALOG_COUNTERS, "operator_actions_total|timeout_set|done", 4)
     raw.hset(keys.CATALOG, "support", orjson.dumps(DECLARATION))
     raw.close()
     store = SyncStore(url)

@@ -387,7 +387,9 @@ def recount(client: Client, raw: Any, run_id: str, want: Counter[str], series: C
     }, f"{run_id}: {numbers} against rows {effects}"
     assert sum(event["type"] == "run.ended" for event in events) == 1, f"{run_id} ended more than once"
     want.update(event_counters(events, rows, agent))
-    series.update(series_counters(events, record, agent, {row["call_key"]: row["tool"] for row in rows}))
+    journal = raw.hgetall(keys.journal_key(run_id))
+    tool_of = {row["call_key"]: row["tool"] for row in rows}
+    series.update(series_counters(events, record, agent, tool_of, journal))
     want[f"runs_enqueued_total|{agent}"] += 1
     want[f"runs_finished_total|{agent}|{state}"] += 1
     if int(record.get("attempt", 0)) > 1 or int(record.get("crashes", 0)) > 0:

@@ -1,7 +1,7 @@
 """A worker in this process: the real Runtime on a real Valkey, a scripted provider behind LiteLLM, a real HTTP server for tools.
 
-`worker` makes such workers; wake-ups go to them through a `Pump` in place of Celery's queue. `model` and `shop` are
-servers; every request that a `model` saw is checked for balance when the test ends (CONTRACT F4).
+`worker` makes such workers; wake-ups go to them through a `Pump` in place of Celery's queue. Its servers are those of
+support.providers, which can be imported from here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,8 +29,9 @@ from makegood.tasks.model import litellm_setup
 from makegood.tasks.model.adapter import ModelAdapter
 from makegood.tasks.model.litellm_adapter import LiteLLMAdapter
 from makegood.tasks.wakeup import CLEANUP_QUEUE, RUNS_QUEUE
-from makegood.testing import Behaviour, Provider, Reply, RequestRecord, Status
+from makegood.testing import Provider, Reply, RequestRecord
 from makegood.workers.runtime import Runtime
+from support.providers import MakeProvider, Shop, assert_balanced, model, shop
 
 T = TypeVar("T")
 
@@ -38,25 +39,6 @@ LONG_S = 30.0
 """Bound of every wait: ten times what is needed on a slow machine, so that it only ends what hangs."""
 
 MODEL = "openai/gpt-5-mini"
-
-Script = Sequence[Behaviour] | Callable[[RequestRecord], Behaviour]
-
-
-# --- what every history must be -------------------------------------------------------------------------------------
-
-
-def assert_balanced(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Every call has exactly one result, right after its message and before anything else; no result without a call."""
-    open_ids: list[str] = []
-    for place, message in enumerate(messages):
-        if message["role"] == "tool":
-            assert message["tool_call_id"] in open_ids, f"message {place} is a result without a call"
-            open_ids.remove(message["tool_call_id"])
-            continue
-        assert not open_ids, f"message {place} comes before the results of {open_ids}"
-        open_ids = [call["id"] for call in message.get("tool_calls") or ()]
-        assert len(set(open_ids)) == len(open_ids), f"message {place} has two calls of one id"
-    assert not open_ids, f"the history ends without the results of {open_ids}"
 
 
 def eventually(look: Callable[[], T | None], what: str, within_s: float = LONG_S) -> T:
@@ -79,84 +61,6 @@ def told(request: RequestRecord) -> dict[str, Any]:
     """The error of the newest tool result in a request."""
     error: dict[str, Any] = json.loads(request.messages[-1]["content"])["error"]
     return error
-
-
-# --- servers --------------------------------------------------------------------------------------------------------
-
-
-class MakeProvider(Protocol):
-    """Makes a started provider of the test's own."""
-
-    def __call__(self, script: Script | None = None, *, then: Behaviour | None = None) -> Provider: ...
-
-
-@pytest.fixture
-def model() -> Iterator[MakeProvider]:
-    """A factory of scripted model providers; at the end every history they were sent must balance."""
-    made: list[Provider] = []
-
-    def make(script: Script | None = None, *, then: Behaviour | None = None) -> Provider:
-        made.append(Provider(script, then=then).start())
-        return made[-1]
-
-    yield make
-    for provider in made:
-        provider.stop()
-    for provider in made:
-        for request in provider.requests:
-            assert_balanced(request.messages)
-
-
-class Shop:
-    """A real HTTP server that tools talk to. It remembers what each idempotency key did, and how often it was asked.
-
-    `faults` are used up first, one per request, and may be behaviours or None (answer well). With `loses` the effect
-    happens though the answer is the fault.
-    """
-
-    def __init__(self, *faults: Behaviour | None, loses: bool = False) -> None:
-        self._faults, self._loses = list(faults), loses
-        self._lock = threading.Lock()
-        self.done: dict[str, str] = {}
-        self.provider = Provider(self._answer)
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return self.provider.url
-
-    @property
-    def requests(self) -> list[RequestRecord]:
-        """Everything that arrived."""
-        return self.provider.requests
-
-    @property
-    def keys(self) -> list[str]:
-        """The idempotency keys in the order of arrival."""
-        return [request.headers["idempotency-key"] for request in self.requests]
-
-    def _answer(self, request: RequestRecord) -> Behaviour:
-        with self._lock:
-            fault = self._faults.pop(0) if self._faults else None
-            key = request.headers.get("idempotency-key", "")
-            if fault is None or self._loses:
-                self.done.setdefault(key, f"T-{len(self.done) + 1}")
-        return fault or Status(200, {"id": self.done[key]})
-
-
-@pytest.fixture
-def shop() -> Iterator[Callable[..., Shop]]:
-    """A factory of shops."""
-    made: list[Shop] = []
-
-    def make(*faults: Behaviour | None, loses: bool = False) -> Shop:
-        made.append(Shop(*faults, loses=loses))
-        made[-1].provider.start()
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.provider.stop()
 
 
 def calls(*wanted: tuple[Any, ...], text: str = "") -> Reply:
@@ -381,4 +285,4 @@ def worker(store_url: str, litellm: None) -> Iterator[Workers]:
         workers.end()
 
 
-__all__ = ["LONG_S", "Shop", "Workers", "assert_balanced", "begun_anew", "calls", "events_of", "eventually", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip
+__all__ = ["LONG_S", "MakeProvider", "Shop", "Workers", "assert_balanced", "begun_anew", "calls", "events_of", "eventually", "make_agent", "model", "shop", "told", "worker"]  # fmt: skip

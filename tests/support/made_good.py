@@ -101,11 +101,12 @@ def look_at(client: Client, raw: Any, run_id: str, found: Found) -> None:
     events = list(run.events())
     count_events(events, record, found)
     found.want.update(event_counters(events, rows, record["agent"]))
+    journal = raw.hgetall(keys.journal_key(run_id))
     tool_of = {row["call_key"]: row["tool"] for row in rows}
     for row_id in record.get("rv_told", "").split():
         tool = tool_of[row_id.rpartition("#")[0]]
         found.want[f"unknown_outcomes_total|{tool}|requires_manual_review"] += 1
-    found.series.update(series_counters(events, record, record["agent"], tool_of))
+    found.series.update(series_counters(events, record, record["agent"], tool_of, journal))
     for entry in raw.xrange(keys.audit_key(run_id)):
         action = entry[1]["action"]
         if action == "timeout_verdict":

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from makegood.store import keys
+from makegood.store.states import TERMINAL
 from makegood.tasks.rules.counting import cause_of
 
 LEVELS = {"STEP_TIMEOUT": "step", "RUN_TIMEOUT": "run", "TOTAL_TIMEOUT": "total"}
@@ -54,10 +55,18 @@ def event_counters(events: Sequence[Event], rows: Sequence[Mapping[str, Any]], a
 
 
 def series_counters(
-    events: Sequence[Event], record: Mapping[str, str], agent: str, tool_of: Mapping[str, str]
+    events: Sequence[Event],
+    record: Mapping[str, str],
+    agent: str,
+    tool_of: Mapping[str, str],
+    journal: Mapping[str, str],
 ) -> Counter[str]:
     """What they stand for in the hashes of tools, agents, models and queues: `series field` without the bucket."""
-    want = tool_counters(events, tool_of)
+    want = tool_counters(events, tool_of, journal)
+    for field, line in journal.items():  # whoever was lost has not told how these ended
+        under_way = field.endswith(".s") and line.startswith("started|") and f"{field[:-2]}.w" not in journal
+        if under_way and record["state"] in TERMINAL:
+            want[f"tool:{tool_of[field.rpartition('#')[0]]} aborted"] += 1
     ended = next((event for event in events if event["type"] == "run.ended"), None)
     if ended is not None:
         want[f"agent:{agent} run_steps"] += 1
@@ -78,7 +87,9 @@ def series_counters(
     return +want
 
 
-def tool_counters(events: Sequence[Event], tool_of: Mapping[str, str]) -> Counter[str]:
+def tool_counters(
+    events: Sequence[Event], tool_of: Mapping[str, str], journal: Mapping[str, str]
+) -> Counter[str]:
     """Tries and answers of each tool."""
     want: Counter[str] = Counter()
     started, ended = Counter[str](), Counter[str]()
@@ -95,7 +106,8 @@ def tool_counters(events: Sequence[Event], tool_of: Mapping[str, str]) -> Counte
         elif kind == "breaker.rejected" and key:
             want[f"tool:{tool_of[key]} breaker_open"] += 1
         elif kind in ("cleanup.settled", "cleanup.compensated") and started[key] > ended[key]:
-            want[f"tool:{tool_of[key]} aborted"] += 1  # it was still under way when its worker was lost
+            waited = any(field.startswith(f"{key}#") and field.endswith(".w") for field in journal)
+            want[f"tool:{tool_of[key]} aborted"] += not waited  # under way when its worker was lost
             ended[key] += 1
     return want
 

@@ -75,7 +75,6 @@ def worked(world: World, calls: Sequence[Made]) -> Held:
             op=world.op(),
             counts=True,
             decision=b"{}",
-            spent=steps.Spent(),
             rows=intents,
         )
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from makegood.store.ops import locks, resources, runs, steps
-from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops.args import NewEvent, Sample, Spent
 from makegood.store.scripts import Op
 from makegood.store.states import State
 
@@ -43,9 +43,8 @@ def intent(
         "base": step - 1 if base is None else base,
         "counts": True,
         "decision": b"{}",
-        "spent": steps.Spent(10, 5, 0.25),
         "rows": [whole(row) for row in rows],
-        "new_events": [NewEvent("step.started", {}, step)],
+        "new_events": [NewEvent("step.started", {}, step, spent=Spent(10, 5, 0.25))],
     } | over
     return steps.write_intent(run_id=held.run_id, fence=held.fence, op=op, **given)
 

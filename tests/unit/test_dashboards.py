@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from makegood.cli.app import cli
-from makegood.monitoring.metrics import METRICS, Metric, sample_names
+from makegood.monitoring.metrics import METRICS, QUEUE_OF, Metric, sample_names
 from support.promql import Matcher, Use, lists_of, uses_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +33,12 @@ RULES = [
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 RECORDED = {rule["record"]: lists_of(rule["expr"])["by"] for rule in RULES if "record" in rule}
 """Names that rules define → the labels that they keep."""
+
+RULE_TESTS = [
+    test
+    for file in sorted((MONITORING / "prometheus").glob("rules*_test.yml"))
+    for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]
+]
 
 SAMPLES = {name: metric for metric in METRICS for name in sample_names(metric)}
 EXPRESSIONS = [
@@ -244,14 +250,27 @@ def test_commands_that_alerts_name_exist() -> None:
         assert {word for word in words if word.startswith("-")} <= options, words
 
 
+def test_the_unit_tests_of_rules_are_fed_with_series_that_exist() -> None:
+    """All labels of the metric, with values that it has; a run in a state is in one queue only."""
+    given = {each["series"] for test in RULE_TESTS for each in test["input_series"]}
+    ours = [series for series in given if series.startswith("makegood_")]
+    assert ours
+    for series in ours:
+        (use,) = uses_of(series)
+        metric = SAMPLES[use.metric]
+        labels = {matcher.label: matcher.value for matcher in use.matchers}
+        assert labels.keys() - {"job", "instance"} == labels_of(use.metric), series
+        assert not [matcher for matcher in use.matchers if strange_values(metric, matcher)], series
+        if metric.name == "runs_oldest_age_seconds":
+            assert labels["queue"] == QUEUE_OF[labels["state"]], series
+
+
 @pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_has_a_case_that_fires_it_and_a_near_miss(name: str) -> None:
     """In the unit tests of the rules, which `promtool test rules` runs."""
-    files = (MONITORING / "prometheus").glob("rules*_test.yml")
-    tests = [test for file in files for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]]
     cases = [
         [each["exp_alerts"] for each in test["alert_rule_test"] if each["alertname"] == name]
-        for test in tests
+        for test in RULE_TESTS
         if "alert_rule_test" in test
     ]
     assert any(expected and any(expected) for expected in cases)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from makegood.errors import StoreUnreachable
 from makegood.monitoring.shared_read import SharedRead
+from support.engine import eventually
 
 LONG_S = 60.0
 
@@ -39,15 +39,20 @@ def source() -> Source:
 def test_those_who_ask_at_the_same_time_share_one_read(source: Source) -> None:
     """Ten scrapes are one look at the store; the next one is a new look."""
     shared = SharedRead("The store", source.read, limit_s=LONG_S)
+    begun = threading.Barrier(11)
+
+    def ask() -> int | None:
+        shared.begin()
+        begun.wait(LONG_S)
+        return shared.result()
+
     with ThreadPoolExecutor(10) as pool:
-        waiting = [pool.submit(shared.get) for _ in range(10)]
-        source.asked.wait(LONG_S)
-        while not all(each.running() for each in waiting):
-            time.sleep(0.001)
+        waiting = [pool.submit(ask) for _ in range(10)]
+        begun.wait(LONG_S)
         source.may_answer.set()
-        got = [each.result() for each in waiting]
-    assert set(got) <= {1, 2}  # who was late to ask may have begun the second
-    assert shared.get() == source.reads
+        got = [each.result(LONG_S) for each in waiting]
+    assert got == [1] * 10
+    assert shared.get() == source.reads == 2
 
 
 def test_nobody_waits_longer_than_the_limit_for_a_read_that_hangs(source: Source) -> None:
@@ -57,8 +62,7 @@ def test_nobody_waits_longer_than_the_limit_for_a_read_that_hangs(source: Source
     assert source.reads == 1
     assert shared.why == "The store has not answered within 0.05 s; is it running?"
     source.may_answer.set()
-    while shared.get() is None:
-        pass
+    eventually(shared.get, "a value")
     assert shared.why == ""
 
 
@@ -90,5 +94,6 @@ def test_a_fresh_value_is_not_read_again_and_an_old_one_is_handed_out_meanwhile(
     source.may_answer.clear()
     source.asked.clear()
     assert stale.get() == 2
-    source.asked.wait(LONG_S)
+    assert source.asked.wait(LONG_S)
     source.may_answer.set()
+    eventually(lambda: stale.get() != 2, "the new value")

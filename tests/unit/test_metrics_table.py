@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from makegood.monitoring.metrics import METRICS, Metric, sample_names
+from makegood.monitoring.metrics import METRICS, QUEUE_OF, Metric, sample_names
+from makegood.store.ops.numbers import WAITING
 from support.cli import environment
 
 NAMES = [metric.name for metric in METRICS]
@@ -42,6 +43,11 @@ def test_samples_of_a_histogram_are_three() -> None:
     }
     assert sample_names(by_name["calls_total"]) == {"makegood_calls_total"}
     assert sample_names(by_name["store_up"]) == {"makegood_store_up"}
+
+
+def test_the_states_of_runs_that_have_not_ended_are_those_of_the_store() -> None:
+    """Each with the queue whose workers have it."""
+    assert tuple(QUEUE_OF) == WAITING
 
 
 def test_the_table_needs_no_package_of_the_server() -> None:

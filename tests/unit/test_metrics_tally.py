@@ -52,7 +52,7 @@ def test_an_unknown_counter_is_passed_over(
 ) -> None:
     """What a newer worker counts stops no scrape; the debug log names it."""
     with caplog.at_level(logging.DEBUG, "makegood.monitor"):
-        tally.read_counters("counters", {field: 1, "runs_enqueued_total|a": 2})
+        tally.read_counters({field: 1, "runs_enqueued_total|a": 2})
     known = {
         "runs_enqueued_total": {("a",): 2, **({("unknown",): 1} if field == "runs_enqueued_total" else {})}
     }
@@ -70,8 +70,8 @@ def test_an_unknown_field_of_a_series_is_passed_over(tally: Tally, field: str) -
 
 def test_a_name_may_hold_the_separator(tally: Tally) -> None:
     """Only the first label is a name; an empty label would be one that is not there, so it is called unknown."""
-    tally.read_counters("breaker_counters", {"breaker_transitions_total|a|b|open": 1})
-    tally.read_counters("counters", {"retries_total|attempt|": 1})
+    tally.read_counters({"breaker_transitions_total|a|b|open": 1})
+    tally.read_counters({"retries_total|attempt|": 1})
     assert tally.values == {
         "breaker_transitions_total": {("a|b", "open"): 1},
         "retries_total": {("attempt", "unknown"): 1},
@@ -82,7 +82,7 @@ def test_above_the_cap_names_share_other() -> None:
     """Counters and histograms of them are summed."""
     tally = Tally(LabelCaps({"agent": 1}))
     for name in ("a", "b", "c"):
-        tally.read_counters("counters", {f"runs_enqueued_total|{name}": 2})
+        tally.read_counters({f"runs_enqueued_total|{name}": 2})
         tally.read_series(f"agent:{name}", {"run_steps|2": 1, "run_steps|sum": 2})
     assert tally.values["runs_enqueued_total"] == {("a",): 2, ("other",): 4}
     assert tally.histograms["run_steps"]["other",].cumulative() == [0] + [2] * 10
@@ -105,9 +105,13 @@ def test_labels_of_closed_lists_are_capped_too() -> None:
 
 def test_counters_of_what_is_known_begin_at_zero(tally: Tally) -> None:
     """So that the first increase is one; a label without a closed list is not guessed."""
-    tally.read_counters("counters", {"timed_out_runs_total|a|yes": 1})
+    tally.read_counters({"timed_out_runs_total|a|yes": 1})
     tally.fill_up({"agent": ["a"]})
     assert tally.values["timed_out_runs_total"] == {("a", "yes"): 1, ("a", "no"): 0}
     assert tally.values["runs_finished_total"]["a", "expired"] == 0
+    assert tally.values["reviews_resolved_total"] == {
+        ("a", action): 0 for action in ("retry", "resume", "resolve")
+    }
+    assert tally.values["operator_actions_total"]["breaker_open", "done"] == 0
     assert "reviews_total" not in tally.values
     assert "calls_total" not in tally.values

@@ -6,6 +6,7 @@ import logging
 import secrets
 import socket
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import sentry_sdk
 
 from makegood.errors import MakegoodError, ToolError
 from makegood.monitoring import sentry
+from makegood.tasks import spans
 from makegood.tasks.engine.env import AlertKind
 from support.sentry import Kept, kept, switched_on
 
@@ -103,6 +105,17 @@ def test_only_integrations_that_add_no_text_of_the_process_are_on(kept: Kept) ->
     assert client.options["include_local_variables"] is False
 
 
+def test_starting_it_warns_of_nothing_and_asks_for_no_personal_data() -> None:
+    """Whichever option the installed sentry-sdk has for that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with switched_on(traces=1.0, span_items=False):
+            client = sentry_sdk.get_client()
+    assert client.should_send_default_pii() is False
+    collected = client.options.get("data_collection")
+    assert collected is None or (collected["user_info"], *collected["gen_ai"].values()) == (False,) * 3
+
+
 def test_log_records_are_neither_events_nor_breadcrumbs(kept: Kept) -> None:
     """A business error that is logged stays in the log."""
     logging.getLogger("makegood.run").error("the agent said %s", "refused words")
@@ -127,8 +140,8 @@ def test_what_a_tool_left_on_sentrys_scopes_does_not_go_along(kept: Kept) -> Non
 
 def test_a_transport_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     """It is logged once, at debug."""
-    monkeypatch.setattr(sentry, "_told", [])
-    caplog.set_level(logging.DEBUG, "makegood.worker")
+    monkeypatch.setattr(spans, "_told", [])
+    caplog.set_level(logging.DEBUG, "makegood.telemetry")
     with switched_on(Kept(breaks=True)) as broken:
         sentry.alert("review", "look", FACTS)
         sentry.capture(KeyError("x"), FACTS)

@@ -156,7 +156,7 @@ def test_whatever_a_subscriber_raises_is_suppressed(
 ) -> None:
     """It is logged once."""
     monkeypatch.setattr(spans, "_told", [])
-    caplog.set_level(logging.DEBUG, "makegood.spans")
+    caplog.set_level(logging.DEBUG, "makegood.telemetry")
     with attempt_span(Broken(), "r", "a", 1) as attempt:
         attempt.note(steps=1)
         attempt.attach(messages=[])

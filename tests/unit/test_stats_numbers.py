@@ -10,7 +10,8 @@ import pytest
 
 from makegood.cli.stats import counts, duration, mean, more_lines, row_of, share
 from makegood.monitoring.metrics import METRICS, sample_names
-from makegood.monitoring.stats import Counted, Ratio, Stats, first_of, not_closed, run_numbers, stats_of
+from makegood.monitoring.readings import ages_s, total
+from makegood.monitoring.stats import Counted, Ratio, Stats, not_closed, run_numbers, stats_of
 from makegood.monitoring.window import Window
 from makegood.store.ops.numbers import HOUR_MS, WAITING
 
@@ -54,17 +55,19 @@ PARTS: list[dict[str, int]] = [
     },
 ]
 
+COUNTED = Counted(total(PARTS))
+
 
 def numbers(agent: str | None = None, **over: Any) -> Stats:
     """All numbers of the parts above."""
-    given: dict[str, Any] = {"now": {}, "oldest_ms": {}, "breakers_now": {}} | over
-    return stats_of(WINDOW, Counted(PARTS), given["now"], given["oldest_ms"], given["breakers_now"], agent)
+    given: dict[str, Any] = {"now": {}, "ages_s": {}, "breakers_now": {}} | over
+    return stats_of(WINDOW, COUNTED, given["now"], given["ages_s"], given["breakers_now"], agent)
 
 
 @pytest.mark.contract("I1")
 def test_means_and_shares_are_divided_after_hours_and_shards_were_added_up() -> None:
     """Steps, calls to tools, requests to the model, cleaned up, recovered and false kills of one agent."""
-    a = run_numbers(Counted(PARTS), "a", {"queued": 2})
+    a = run_numbers(COUNTED, "a", {"queued": 2})
     assert (a.enqueued, a.finished) == (6, 6)
     assert {name: count for name, count in a.outcomes.items() if count} == {"succeeded": 4, "timed_out": 2}
     assert (a.steps, a.tool_calls, a.model_requests) == (Ratio(15, 6), Ratio(9, 6), Ratio(12, 6))
@@ -114,7 +117,7 @@ def test_with_an_agent_only_its_own_numbers_are_left() -> None:
 
 def test_nothing_counted_is_no_number_and_never_a_division() -> None:
     """Null for programs, a dash for a person."""
-    found = stats_of(WINDOW, Counted(), {}, {}, {})
+    found = stats_of(WINDOW, Counted({}), {}, {}, {})
     assert found.agents == ()
     for name in ("steps_per_run", "timed_out_cleaned", "retried_recovered", "false_kills"):
         assert found.all.to_dict()[name] == {"value": None, "numerator": 0, "denominator": 0}
@@ -124,13 +127,13 @@ def test_nothing_counted_is_no_number_and_never_a_division() -> None:
 
 def test_an_agent_whose_runs_only_wait_has_a_row_and_one_without_any_has_none() -> None:
     """What happened before the window does not keep an agent in the table."""
-    found = stats_of(WINDOW, Counted(), {"idle": {"queued": 0}, "busy": {"cleaning": 1}}, {}, {})
+    found = stats_of(WINDOW, Counted({}), {"idle": {"queued": 0}, "busy": {"cleaning": 1}}, {}, {})
     assert [each.agent for each in found.agents] == ["busy"]
 
 
 def test_a_counter_that_is_not_known_is_shown_too() -> None:
     """A newer worker may count under another label; fields that are no counters do no harm."""
-    counted = Counted([{"retries_skipped_total|budget": 1, "odd": 3, "cleanups_total|a": 1}])
+    counted = Counted({"retries_skipped_total|budget": 1, "odd": 3, "cleanups_total|a": 1})
     found = stats_of(WINDOW, counted, {}, {}, {})
     assert found.retries_skipped == {"deadline": 0, "breaker": 0, "budget": 1}
 
@@ -139,8 +142,7 @@ def test_the_oldest_of_all_shards_is_the_oldest() -> None:
     """By state; a clock that went back makes no negative age."""
     found: list[float | None] = [None] * (2 * len(WAITING))
     found[0], found[1], found[3] = NOW_MS - 1500.0, NOW_MS - 9000.0, NOW_MS + 50.0
-    oldest = first_of(found, 2)
-    ages = numbers(oldest_ms=oldest).oldest_s
+    ages = numbers(ages_s=ages_s(found, NOW_MS)).oldest_s
     assert (ages["queued"], ages["parked"], ages["running"]) == (9.0, 0.0, None)
 
 

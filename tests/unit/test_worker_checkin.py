@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from makegood.workers.duties.checkin import DUTIES, EVERY_S, Sweeps
+from makegood.workers.duties.checkin import FAILED_S, Sweeps
+
+DUTIES = ("parked", "time", "cleanups")
 
 
 def swept(*duties: str, at_s: float) -> Sweeps:
     """A process that began at 0 and whose duties worked then."""
-    sweeps = Sweeps(began_s=0.0)
+    sweeps = Sweeps(DUTIES, began_s=0.0)
     for duty in duties:
         sweeps.worked(duty, at_s)
     return sweeps
@@ -19,11 +21,11 @@ def swept(*duties: str, at_s: float) -> Sweeps:
     ("sweeps", "now_s", "verdict"),
     [
         (swept(at_s=0), 1, None),
-        (swept(at_s=0), EVERY_S, False),
+        (swept(at_s=0), FAILED_S, False),
         (swept(*DUTIES[:-1], at_s=1), 2, None),
         (swept(*DUTIES, at_s=1), 2, True),
-        (swept(*DUTIES, at_s=1), EVERY_S, True),
-        (swept(*DUTIES, at_s=1), EVERY_S + 1, False),
+        (swept(*DUTIES, at_s=1), FAILED_S, True),
+        (swept(*DUTIES, at_s=1), FAILED_S + 1, False),
         (swept(*DUTIES[:-1], at_s=100), 101, False),
     ],
 )

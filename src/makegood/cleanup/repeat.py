@@ -49,6 +49,7 @@ async def repeat(case: Case, row: Row) -> Repeated:
         limit_s = case.env.limits.call_s(case.agent, tool)
         leave = await case.env.breakers.admit(tool.breaker, owner, limit_s)
         if isinstance(leave, Rejected):
+            await case.note(b"", None, (), [_rejected(row, tool.breaker, leave)])
             return _held_up(case, leave)
         entry = await _repeat_once(case, row, owner, number + 1)
         if entry is not None:
@@ -58,6 +59,12 @@ async def repeat(case: Case, row: Row) -> Repeated:
                 return Repeated()
             await pause(case, WAITS_S[number])
     return Repeated(over=False)
+
+
+def _rejected(row: Row, breaker: str, leave: Rejected) -> NewEvent:
+    data = {"name": breaker, "until_ms": leave.until_ms}
+    counts = counting.rejected(breaker, row.tool)
+    return NewEvent("breaker.rejected", data, row.step, row.call_key, counts)
 
 
 def _held_up(case: Case, leave: Rejected) -> Repeated:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+REPLY_S = 4.0
+"""How long a command waits for one reply of the store; it asks twice."""
+
 LIST_LIMIT = 100
 """How many elements a list shows unless told otherwise."""
 
@@ -39,11 +42,19 @@ class State:
         return Settings.load(redis_url=self.url, broker_url=self.broker_url or self.url, **overrides)
 
     def client(self) -> Client:
-        """A client for the store that this command was pointed at; a context manager."""
+        """A client for the store that this command was pointed at; a context manager.
+
+        Somebody waits at the terminal: a server that does not answer is said to be away sooner than a producer would say it.
+        """
+        from makegood.store.connect import open_sync
+        from makegood.store.sync_store import SyncStore
         from makegood.tasks.client import Client
 
         settings = self.settings()
-        return Client(settings.redis_url, broker_url=settings.broker_url)
+        client = Client(settings.redis_url, broker_url=settings.broker_url)
+        client.store.close()
+        client.store = SyncStore(client.url, client=open_sync(client.url, retries=1, reply_s=REPLY_S))
+        return client
 
 
 class Command(click.Command):

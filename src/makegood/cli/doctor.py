@@ -77,7 +77,6 @@ def doctor(state: State) -> int:
 def examine(state: State) -> Report:
     """Every check that is possible; one that fails does not stop the others."""
     from makegood.errors import SettingsError
-    from makegood.tasks.client import Client
 
     report = Report()
     try:
@@ -87,7 +86,7 @@ def examine(state: State) -> Report:
         return report
     report.add("ok", "settings", "values", "All MAKEGOOD_* variables are known and valid.")
     _check_own_agents(report, settings)
-    with Client(settings.redis_url, broker_url=settings.broker_url) as client:
+    with state.client() as client:
         _check_store(report, client)
         _check_broker(report, client)
     return report

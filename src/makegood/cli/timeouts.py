@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from makegood.cli.base import Group, Seconds, State, actor_options, actor_or_user, store_options
 from makegood.cli.output import clean, print_json, print_record, print_table, say
+from makegood.tasks.policies import SMALLEST_LIMIT_S
+from makegood.tasks.rules.limits import LIMIT_LEVELS, VERDICTS
 
 if TYPE_CHECKING:
     from makegood.monitoring.limits import LimitRow
     from makegood.tasks.client import Client
 
-LEVELS = ("call", "step", "run")
-VERDICTS = ("true_kill", "false_kill", "unknown")
+F = TypeVar("F", bound=Callable[..., Any])
+
 DEFAULT = "default"
 
 
@@ -29,9 +31,15 @@ class Limit(Seconds):
         if value is None or value == DEFAULT:
             return value
         seconds = super().convert(value, param, ctx)
-        if seconds < 0.001:
-            self.fail(f"{value!r} is less than 0.001, one millisecond", param, ctx)
+        if seconds < SMALLEST_LIMIT_S:
+            self.fail(f"{value!r} is less than {SMALLEST_LIMIT_S:g}, one millisecond", param, ctx)
         return seconds
+
+
+def which_limits(command: F) -> F:
+    """`--agent` and `--tool`: of which limits."""
+    command = click.option("--tool", help="Only this tool.")(command)
+    return click.option("--agent", help="Only this agent and its tools.")(command)
 
 
 @click.group("timeouts", cls=Group)
@@ -40,8 +48,7 @@ def timeouts() -> None:
 
 
 @timeouts.command("report")
-@click.option("--agent", help="Only this agent and its tools.")
-@click.option("--tool", help="Only this tool.")
+@which_limits
 @store_options
 @click.pass_obj
 def report(state: State, agent: str | None, tool: str | None) -> None:
@@ -69,8 +76,7 @@ def report(state: State, agent: str | None, tool: str | None) -> None:
 
 
 @timeouts.command("suggest")
-@click.option("--agent", help="Only this agent and its tools.")
-@click.option("--tool", help="Only this tool.")
+@which_limits
 @store_options
 @click.pass_obj
 def suggest(state: State, agent: str | None, tool: str | None) -> None:
@@ -91,7 +97,7 @@ def suggest(state: State, agent: str | None, tool: str | None) -> None:
 
 
 @timeouts.command("set")
-@click.argument("level", type=click.Choice(LEVELS))
+@click.argument("level", type=click.Choice(LIMIT_LEVELS))
 @click.argument("name")
 @click.argument("limit", type=Limit(), metavar=f"SECONDS|{DEFAULT}")
 @actor_options
@@ -134,7 +140,7 @@ def load_rows(client: Client, agent: str | None, tool: str | None) -> Sequence[L
     from makegood.tasks.steering import tools_in, unknown
 
     published = client.agents()
-    rows = client.run_flow(load_limits())
+    rows = client.run_flow(load_limits()).rows
     if tool is not None and tool not in {row.name for row in rows if row.level == "call"}:
         raise unknown("tool", tool, tools_in(published))
     if agent is not None and agent not in {row.name for row in rows if row.level != "call"}:

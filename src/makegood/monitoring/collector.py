@@ -17,16 +17,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from makegood.monitoring.label_caps import LabelCaps
-from makegood.monitoring.limits import LimitRow, false_kills_in, load_limits
+from makegood.monitoring.limits import Hours, Limits, load_limits
 from makegood.monitoring.metrics import METRICS, Metric
-from makegood.monitoring.readings import Reading, Verdicts, read_everything
+from makegood.monitoring.readings import Reading, read_everything
 from makegood.monitoring.shared_read import SharedRead
 from makegood.monitoring.tally import SERIES_KINDS, Histogram, Labels, Tally
 from makegood.store.connect import open_sync
 from makegood.store.ops.reads import ping
 from makegood.store.sync_store import SyncStore
 from makegood.tasks.flows import Flow, run_sync
-from makegood.tasks.rules.limits import FalseKills
 from makegood.tasks.wakeup import CLEANUP_QUEUE, QUARANTINE_QUEUE, RUNS_QUEUE, Publisher
 from makegood.urls import broker_url_for, mask_url
 
@@ -45,26 +44,44 @@ MESSAGE_QUEUES = {"runs": RUNS_QUEUE, "cleanup": CLEANUP_QUEUE, "quarantine": QU
 T = TypeVar("T")
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-Limits = tuple[list[LimitRow], dict[str, FalseKills]]
+
+
+class Door:
+    """Connections of one kind of read: when it fails, no other loses its own."""
+
+    def __init__(self, url: str) -> None:
+        self._store = SyncStore(url, client=open_sync(url, retries=0, reply_s=STORE_S))
+
+    def read(self, flow: Flow[T]) -> T:
+        """What the flow finds."""
+        try:
+            return run_sync(self._store, flow)
+        except Exception:
+            self.close()  # what is still on its way on these connections answers nothing that will be asked
+            raise
+
+    def close(self) -> None:
+        """Close all connections; the next read opens new ones."""
+        self._store.close()
 
 
 class StoreCollector(Collector):
     """Collects when it is scraped. Safe to use from several threads: scrapes at the same time share one read."""
 
     def __init__(self, url: str, broker_url: str, *, caps: LabelCaps | None = None) -> None:
-        self._store = SyncStore(url, client=open_sync(url, retries=0, reply_s=STORE_S))
+        self._numbers_door, self._limits_door, self._alive_door = Door(url), Door(url), Door(url)
         self._publisher = Publisher(broker_url_for(broker_url), mask_url(broker_url))
         self._caps = caps or LabelCaps()
-        self._verdicts = Verdicts()
+        self._hours = Hours()
         self._last_success_s = 0.0
         store = f"The state store at {mask_url(url)}"
         self._numbers = SharedRead(store, self._read_numbers, limit_s=STORE_S)
-        self._alive = SharedRead(store, lambda: self._from_store(_pinged()), limit_s=STORE_S)
+        self._alive = SharedRead(store, self._read_alive, limit_s=STORE_S)
         self._lengths = SharedRead(
             f"The broker at {mask_url(broker_url)}", self._read_lengths, limit_s=BROKER_S
         )
         self._limits = SharedRead(
-            "What is known of limits", self._read_limits, limit_s=STORE_S, fresh_s=LIMITS_FRESH_S, keep_s=LIMITS_KEPT_S
+            f"{store} (limits)", self._read_limits, limit_s=STORE_S, fresh_s=LIMITS_FRESH_S, keep_s=LIMITS_KEPT_S
         )  # fmt: skip
 
     def collect(self) -> Iterator[Family]:
@@ -79,7 +96,9 @@ class StoreCollector(Collector):
         if numbers is not None:
             for queue, length in (self._lengths.result() or {}).items():
                 own.add("queue_length", (queue,), length)
-            own.read_limits(*(self._limits.result() or ((), {})))
+            limits = self._limits.result()
+            if limits is not None:
+                own.read_limits(limits)
         yield from families(own)
         yield from numbers or ()
 
@@ -97,28 +116,24 @@ class StoreCollector(Collector):
 
     def close(self) -> None:
         """Close all connections."""
-        self._store.close()
-        self._publisher.close()
+        for each in (self._numbers_door, self._limits_door, self._alive_door, self._publisher):
+            each.close()
 
     # --- reading, each in a thread of its own -------------------------------------------------------------------
 
     def _read_numbers(self) -> list[Family]:
-        reading = self._from_store(read_everything())
+        reading = self._numbers_door.read(read_everything())
         self._last_success_s = time.time()
         return list(families(tally(reading, self._caps)))
 
     def _read_limits(self) -> Limits:
-        return self._from_store(load_limits()), false_kills_in(self._from_store(self._verdicts.read()))
+        return self._limits_door.read(load_limits(self._hours))
+
+    def _read_alive(self) -> bool:
+        return self._alive_door.read(_pinged())
 
     def _read_lengths(self) -> dict[str, int]:
         return {shown: self._publisher.queue_length(name) for shown, name in MESSAGE_QUEUES.items()}
-
-    def _from_store(self, flow: Flow[T]) -> T:
-        try:
-            return run_sync(self._store, flow)
-        except Exception:
-            self._store.close()  # what is still on its way on these connections answers nothing that will be asked
-            raise
 
 
 def _pinged() -> Flow[bool]:
@@ -133,7 +148,7 @@ def tally(reading: Reading, caps: LabelCaps) -> Tally:
     for kind, _, name in (series.partition(":") for series in reading.series):
         counted.setdefault(kind, []).append(name)
     known = {
-        "agent": [*declared.agents, *(agent for agent, _ in reading.states), *counted["agent"]],
+        "agent": [*declared.agents, *reading.states, *counted["agent"]],
         "tool": [*declared.tools, *counted["tool"]],
         "model": [*declared.models, *counted["model"]],
         "name": [*declared.breakers, *reading.breakers],
@@ -141,8 +156,7 @@ def tally(reading: Reading, caps: LabelCaps) -> Tally:
     for label, values in known.items():
         caps.admit_all(label, values)
     found = Tally(caps)
-    found.read_counters("counters", reading.counters)
-    found.read_counters("breaker_counters", reading.breaker_counters)
+    found.read_counters(reading.counters)
     for series, fields in reading.series.items():
         found.read_series(series, fields)
     found.read_gauges(reading)

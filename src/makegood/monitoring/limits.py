@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from makegood.monitoring.readings import in_batches, total
+from makegood.monitoring.readings import load_hours, total
 from makegood.store.keys import all_prefixes
 from makegood.store.ops.breakers import server_time
 from makegood.store.ops.catalog import read_catalog
 from makegood.store.ops.limits import Change, read_limit_changes, read_limits
-from makegood.store.ops.numbers import HOUR_MS, read_hour
+from makegood.store.ops.numbers import HOUR_MS
 from makegood.store.ops.reads import read_latency
 from makegood.tasks.flows import Flow
 from makegood.tasks.latencies import DAY_MS, WINDOW_DAYS, Spread, merged, spread_of
@@ -26,6 +26,9 @@ from makegood.tasks.rules.limits import (
     field_of,
     suggest,
 )
+
+COUNTED = ("timeouts_total|", "timeout_verdicts_total|")
+"""What of an hour is about limits."""
 
 CODE_STEP = (
     "The steps of an agent that is code are not measured as a whole, so nothing is suggested for them.",
@@ -63,6 +66,34 @@ class LimitRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits, and agent → verdicts of the last 7 days on its runs that timed out."""
+
+    rows: list[LimitRow]
+    kills: dict[str, FalseKills]
+
+
+class Hours:
+    """What was counted of limits in the last 7 days. Who keeps it reads an hour that is over only once."""
+
+    def __init__(self) -> None:
+        self._over: dict[int, dict[str, int]] = {}
+
+    def read(self, now_ms: int) -> Flow[dict[str, int]]:
+        """`name|agent|…` → how often."""
+        last = now_ms // HOUR_MS
+        window = range(last - WINDOW_DAYS * 24 + 1, last + 1)
+        read = yield from load_hours([hour for hour in window if hour not in self._over])
+        known = self._over | {hour: _of_limits(counted) for hour, counted in read.items()}
+        self._over = {hour: known[hour] for hour in window[:-1]}
+        return total(known[hour] for hour in window)
+
+
+def _of_limits(counted: Mapping[str, int]) -> dict[str, int]:
+    return {name: value for name, value in counted.items() if name.startswith(COUNTED)}
+
+
+@dataclass(frozen=True, slots=True)
 class _Limit:
     """A limit as it was declared and as it holds."""
 
@@ -87,10 +118,6 @@ class _Week:
     counted: Mapping[str, int]
     changes: Sequence[Change]
 
-    def kills(self) -> dict[str, FalseKills]:
-        """Verdicts by agent."""
-        return false_kills_in(self.counted)
-
     def fired(self, limit: _Limit) -> int | None:
         """How often a limit of an agent was reached."""
         if limit.level == "call":
@@ -104,26 +131,23 @@ class _Week:
         return sorted(each for each in held if each is not None and each != limit.now_s)
 
 
-def load_limits() -> Flow[list[LimitRow]]:
-    """A row for every tool, and for step and attempt of every agent, that workers published or somebody set a limit for."""
+def load_limits(hours: Hours | None = None) -> Flow[Limits]:
+    """A row for every tool, and for step and attempt of every agent, that workers published or somebody set a limit for.
+
+    `hours`: what an earlier look has read.
+    """
     now_ms, catalog, by_hand = yield [server_time(), read_catalog(), read_limits()]
-    week = yield from _load_week(now_ms)
-    kills = week.kills()
+    (changes,) = yield [read_limit_changes(now_ms - WINDOW_DAYS * DAY_MS)]
+    week = _Week((yield from (hours or Hours()).read(now_ms)), changes)
+    kills = _false_kills(week.counted)
     rows = []
     for limit in _limits(catalog, by_hand):
         part = yield from _durations(limit.series, now_ms)
         rows.append(_row(limit, part, week, kills.get(limit.name)))
-    return rows
+    return Limits(rows, kills)
 
 
-def load_false_kills() -> Flow[dict[str, FalseKills]]:
-    """Agent → verdicts of the last 7 days on its runs that timed out."""
-    (now_ms,) = yield [server_time()]
-    return (yield from _load_week(now_ms)).kills()
-
-
-def false_kills_in(counted: Mapping[str, int]) -> dict[str, FalseKills]:
-    """Agent → verdicts, of counters `timeout_verdicts_total|agent|verdict`."""
+def _false_kills(counted: Mapping[str, int]) -> dict[str, FalseKills]:
     found: dict[str, dict[str, int]] = {}
     for key, value in counted.items():
         name, _, rest = key.partition("|")
@@ -137,14 +161,6 @@ def false_kills_in(counted: Mapping[str, int]) -> dict[str, FalseKills]:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def _load_week(now_ms: int) -> Flow[_Week]:
-    last = now_ms // HOUR_MS
-    hours = range(last - WINDOW_DAYS * 24 + 1, last + 1)
-    parts = yield from in_batches([read_hour(prefix, hour) for hour in hours for prefix in all_prefixes()])
-    (changes,) = yield [read_limit_changes(now_ms - WINDOW_DAYS * DAY_MS)]
-    return _Week(total(parts), changes)
 
 
 def _durations(series: str, now_ms: int) -> Flow[dict[str, int]]:

@@ -18,19 +18,31 @@ PREFIX = "makegood_"
 Type = Literal["counter", "gauge", "histogram"]
 
 Where = Literal[
-    "counters",  # the counters of each shard, summed: `name|label|…`
+    "counters",  # the counters of shards, breakers and limits, summed: `name|label|…`
     "tool", "agent", "model", "queue", "all",  # one hash for each tool (agent, …) and shard; its name is the first label
-    "breaker_counters", "breakers",
+    "breakers",
     "states", "since",  # how many runs are in a state, and for how long the oldest
     "workers", "broker", "limits", "exporter",
 ]  # fmt: skip
 """Where the exporter finds a metric."""
+
+QUEUE_OF = {
+    str(state): "cleanup" if state in (State.CLEANING, State.REVIEW) else "runs"
+    for state in State
+    if state not in TERMINAL
+}
+"""State of a run that has not ended → the queue whose workers have it, or wait for it."""
 
 OUTCOMES = tuple(str(state) for state in State if state in TERMINAL)
 CLEANED_OUTCOMES = ("succeeded", "failed", "timed_out", "cancelled", "requires_manual_review")
 RESULTS = ("ok", "error", "timeout", "aborted", "replayed", "breaker_open")
 BREAKER_STATES = ("closed", "open", "half_open")
 QUEUES = ("runs", "cleanup", "quarantine")
+ACTIONS = (
+    "retry", "resume", "resolve", "mark", "cleanup",
+    "timeout_verdict", "timeout_set", "breaker_open", "breaker_close",
+)  # fmt: skip
+"""What operators do: decide about runs, judge and set limits, hold breakers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ RUNS = (
     _counter("retried_runs_total", "agent outcome", "Ended runs that had more than one attempt or lost a worker; those that succeeded were recovered.", outcome=CLEANED_OUTCOMES),
     _counter("timed_out_runs_total", "agent cleaned", "Runs that a limit ended, each once, by whether everything they did was made good.", cleaned=("yes", "no")),
     _gauge("runs_state", "agent state", "Runs that are in each state now; ended ones as long as they are kept.", "states", state=tuple(map(str, State))),
-    _gauge("runs_oldest_age_seconds", "queue state", "How long the run that is in a state for longest has been in it; 0 when none is.", "since", "seconds", queue=("runs", "cleanup")),
+    _gauge("runs_oldest_age_seconds", "queue state", "How long the run that is in a state for longest has been in it; 0 when none is.", "since", "seconds", queue=("runs", "cleanup"), state=tuple(QUEUE_OF)),
     _seconds("run_duration_seconds", "agent outcome", buckets.RUN_S, "From the first start of a run to its end (L3).", "agent", outcome=OUTCOMES),
     _seconds("run_queue_wait_seconds", "queue", buckets.STEP_S, "How long runs and cleanups waited until a worker took them.", "queue", queue=("runs", "cleanup")),
     _counts("run_steps", "agent", "Steps of each ended run."),
@@ -149,23 +161,23 @@ RECOVERY = (
     _seconds("recovery_seconds", "", buckets.STEP_S, "From the loss of a worker to the moment its run goes on.", "all"),
     _counter("redeliveries_total", "decision", "Messages for a run that was taken before, by what was done about them.", decision=("resumed", "done", "fenced")),
     _gauge("breaker_state", "name state", "1 for the state that a breaker is in, 0 for the two others.", "breakers", state=BREAKER_STATES),
-    _counter("breaker_transitions_total", "name to", "Changes of a breaker's state.", "breaker_counters", to=("open", "half_open", "closed")),
+    _counter("breaker_transitions_total", "name to", "Changes of a breaker's state.", to=("open", "half_open", "closed")),
     _counter("breaker_rejected_total", "name", "Tries that an open breaker refused."),
 )  # fmt: skip
 
 CLEANUP = (
-    _counter("cleanups_total", "agent cause result", "Cleanups that ended.", cause=("timeout", "failure", "cancel", "crash", "manual"), result=("clean", "partial", "failed")),
-    _counter("compensations_total", "tool result", "Undone calls, by how the undo ended."),
+    _counter("cleanups_total", "agent cause result", "Cleanups that ended.", cause=("timeout", "failure", "cancel", "crash", "unknown", "manual"), result=("clean", "partial", "failed")),
+    _counter("compensations_total", "tool result", "Tries to undo a call, by how they ended.", result=("succeeded", "failed", "unknown")),
     _seconds("cleanup_duration_seconds", "agent", buckets.STEP_S, "How long a cleanup took.", "agent"),
     _counter("reviews_total", "agent reason", "Runs that began to wait for a person."),
-    _counter("reviews_resolved_total", "agent action", "Runs that a person decided about."),
-    _counter("operator_actions_total", "action result", "What operators asked for, and whether it was done."),
+    _counter("reviews_resolved_total", "agent action", "Runs that a person decided about.", action=("retry", "resume", "resolve")),
+    _counter("operator_actions_total", "action result", "What operators asked for, and whether it was done.", action=ACTIONS, result=("done", "refused")),
 )  # fmt: skip
 
 SYSTEM = (
     _gauge("workers_alive", "queue", "Worker processes that are alive.", "workers", queue=QUEUES),
     _gauge("worker_slots", "queue", "Runs or cleanups that the living processes can have in flight.", "workers", queue=QUEUES),
-    _gauge("worker_loop_lag_seconds", "queue", "How late the event loop of the latest process is; absent without a process.", "workers", "seconds", queue=QUEUES),
+    _gauge("worker_loop_lag_seconds", "queue", "How late the event loop of the process that is furthest behind is; absent without a process.", "workers", "seconds", queue=QUEUES),
     _gauge("worker_stuck_threads", "queue", "Threads that hang in tools which did not stop.", "workers", queue=QUEUES),
     _gauge("queue_length", "queue", "Messages that wait in the broker; absent when the broker does not answer.", "broker", queue=QUEUES),
     _gauge("store_up", "", "1 when the state store answered this scrape, else 0.", "exporter"),

@@ -2,6 +2,7 @@
 
 Prompts and payloads never do, nor the texts of errors, which quote them, unless they are switched on. sentry-sdk's own
 integrations would add log texts, URLs, headers and prompts of whatever the process does; only those that add none are on.
+`send_default_pii` is not set: every 2.x takes that for False, and later ones warn of the option.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from makegood.tasks.engine.env import AlertKind
+from makegood.tasks.spans import quietly
 
 log = logging.getLogger("makegood.worker")
 
@@ -67,6 +69,7 @@ def start(
     if not dsn:
         return False
     import sentry_sdk
+    from sentry_sdk.consts import DEFAULT_OPTIONS
     from sentry_sdk.integrations.atexit import AtexitIntegration
     from sentry_sdk.integrations.dedupe import DedupeIntegration
     from sentry_sdk.integrations.excepthook import ExcepthookIntegration
@@ -74,7 +77,6 @@ def start(
 
     ours: dict[str, Any] = {
         "dsn": dsn,
-        "send_default_pii": False,
         "include_local_variables": False,  # they hold tool arguments and model replies
         "max_request_body_size": "never",
         "max_value_length": MAX_VALUE,
@@ -90,7 +92,9 @@ def start(
         "traces_sample_rate": traces or None,
         "before_send": cap_texts if payloads else drop_texts,
     }
-    if not span_items:
+    if (
+        not span_items and "stream_gen_ai_spans" in DEFAULT_OPTIONS
+    ):  # one that does not know it makes no such items
         ours["stream_gen_ai_spans"] = False
     sentry_sdk.init(**{**ours, **options})
     return True
@@ -202,16 +206,3 @@ def _send(kind: str, facts: Mapping[str, Any], send: Callable[[Any, Any], object
 
     if is_on():
         quietly(work)
-
-
-_told: list[bool] = []
-
-
-def quietly(work: Callable[[], object]) -> None:
-    """Do it; what it raises is logged once, since it would be the same each time, and harms no run."""
-    try:
-        work()
-    except Exception:
-        if not _told:
-            _told.append(True)
-            log.debug("Sentry could not be told; the work goes on", exc_info=True)

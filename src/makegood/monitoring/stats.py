@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from makegood.errors import UnknownAgent
 from makegood.monitoring.metrics import BY_NAME, OUTCOMES
+from makegood.monitoring.readings import load_ages, load_hours, load_states, total
 from makegood.monitoring.window import Window, window_of
 from makegood.store.keys import all_prefixes
-from makegood.store.ops import breakers, catalog, numbers
+from makegood.store.ops import breakers, catalog
+from makegood.store.ops.numbers import WAITING
 from makegood.store.ops.reads import iso, read_agents_seen
 from makegood.tasks.flows import Flow
 from makegood.tasks.rules.breaker import from_fields
-
-T = TypeVar("T")
-
-READS_AT_ONCE = 128
-"""Eight hours of all shards in one pipeline: a reply stays small, and two weeks are 43 of them."""
+from makegood.tasks.steering import unknown
 
 PRECISION = 6
 """Decimals of a quotient in JSON."""
@@ -147,12 +144,9 @@ class Stats:
 
 
 class Counted:
-    """What was counted in a window: sums over hours and shards of fields `name|label|…`."""
+    """What was counted in a window: fields `name|label|…`, summed over hours and shards."""
 
-    def __init__(self, parts: Iterable[Mapping[str, int]] = ()) -> None:
-        fields: Counter[str] = Counter()
-        for part in parts:
-            fields.update(part)
+    def __init__(self, fields: Mapping[str, int]) -> None:
         self._found: dict[str, dict[str, list[tuple[list[str], int]]]] = {}
         for field, value in fields.items():
             name, first, *labels = [*field.split("|"), "", "", ""][:4]
@@ -206,7 +200,7 @@ def run_numbers(counted: Counted, agent: str | None, now: Mapping[str, int]) -> 
         cleaned=Ratio(cleaned["yes"], sum(cleaned.values())),
         recovered=Ratio(retried["succeeded"], sum(retried.values())),
         false_kills=Ratio(verdicts["false_kill"], verdicts["true_kill"] + verdicts["false_kill"]),
-        now=full(now),
+        now=every_waiting_state(now),
     )
 
 
@@ -214,17 +208,17 @@ def stats_of(
     window: Window,
     counted: Counted,
     now: Mapping[str, Mapping[str, int]],
-    oldest_ms: Mapping[str, float | None],
+    ages_s: Mapping[str, float | None],
     breakers_now: Mapping[str, Mapping[str, str]],
     agent: str | None = None,
 ) -> Stats:
-    """All numbers, from what was counted and from what is now (agent → state → runs).
+    """All numbers, from what was counted and from what is now (agent → state → runs; state → age of the oldest).
 
     With an `agent`: its numbers alone, where they have one.
     """
     busy = {name for name, states in now.items() if any(states.values())}
     shown = sorted(counted.agents() | busy) if agent is None else [agent]
-    whole = sum((Counter(now.get(each, {})) for each in shown), Counter[str]())
+    whole = total(now.get(each, {}) for each in shown)
     recoveries = counted.by_first("recoveries_total", closed("recoveries_total", "how"))
     return Stats(
         window=window,
@@ -241,10 +235,7 @@ def stats_of(
             "unknown_outcomes_total", known=closed("unknown_outcomes_total", "settled")
         ),
         redeliveries=counted.by_first("redeliveries_total", closed("redeliveries_total", "decision")),
-        oldest_s={
-            state: None if at_ms is None else max(0, round(window.now_ms - at_ms)) / 1000
-            for state, at_ms in oldest_ms.items()
-        },
+        oldest_s=ages_s,
         breakers=not_closed(breakers_now, window.now_ms),
     )
 
@@ -254,9 +245,9 @@ def closed(metric: str, label: str) -> tuple[str, ...]:
     return BY_NAME[metric].values[label]
 
 
-def full(states: Mapping[str, int]) -> dict[str, int]:
-    """Runs by state, every state of a run that has not ended."""
-    return {state: states.get(state, 0) for state in numbers.WAITING}
+def every_waiting_state(states: Mapping[str, int]) -> dict[str, int]:
+    """Runs by state, with every state of a run that has not ended."""
+    return {state: states.get(state, 0) for state in WAITING}
 
 
 def not_closed(found: Mapping[str, Mapping[str, str]], now_ms: int) -> tuple[OpenBreaker, ...]:
@@ -281,55 +272,15 @@ def load_stats(since: str, until: str | None = None, agent: str | None = None) -
     """
     (now_ms,) = yield [breakers.server_time()]
     window = window_of(since, until, now_ms)
-    prefixes = all_prefixes()
-    fields: Counter[str] = Counter()
-    for ops in batches([numbers.read_hour(prefix, hour) for hour in window.hours for prefix in prefixes]):
-        for part in (yield ops):
-            fields.update(part)
-    counted = Counted([fields])
-    seen = yield [read_agents_seen(prefix) for prefix in prefixes]
-    agents = sorted({name for names in seen for name in names})
+    counted = Counted(total((yield from load_hours(window.hours)).values()))
+    seen = yield [read_agents_seen(prefix) for prefix in all_prefixes()]
     if agent is not None:
         (published,) = yield [catalog.read_catalog()]
-        check_known(agent, {*agents, *counted.agents(), *published})
-        agents = [agent]
-    now = yield from load_states(agents)
-    waiting = yield [numbers.oldest_in(prefix, state) for state in numbers.WAITING for prefix in prefixes]
+        known = {*(name for names in seen for name in names), *counted.agents(), *published}
+        if agent not in known:
+            raise unknown("agent", agent, known)
+        seen = [{agent} & set(names) for names in seen]
+    now = yield from load_states(seen, WAITING)
+    ages_s = yield from load_ages(now_ms)
     (found,) = yield [breakers.read_breakers()]
-    return stats_of(window, counted, now, first_of(waiting, len(prefixes)), found, agent)
-
-
-def load_states(agents: Sequence[str]) -> Flow[dict[str, Counter[str]]]:
-    """Runs that have not ended, by agent and state."""
-    places = [
-        (agent, state, prefix) for agent in agents for state in numbers.WAITING for prefix in all_prefixes()
-    ]
-    found: dict[str, Counter[str]] = {agent: Counter() for agent in agents}
-    for some in batches(places):
-        counts = yield [numbers.count_state(prefix, agent, state) for agent, state, prefix in some]
-        for (agent, state, _), count in zip(some, counts, strict=True):
-            found[agent][state] += count
-    return found
-
-
-def first_of(found: Sequence[float | None], shards: int) -> dict[str, float | None]:
-    """The earliest moment of each state, from those of its shards."""
-    earliest: dict[str, float | None] = {}
-    for place, state in enumerate(numbers.WAITING):
-        moments = [each for each in found[place * shards : (place + 1) * shards] if each is not None]
-        earliest[state] = min(moments, default=None)
-    return earliest
-
-
-def check_known(agent: str, known: Iterable[str]) -> None:
-    """Refuse a name that nobody published and nothing was counted of: a typing mistake. Raises UnknownAgent."""
-    names = sorted(known)
-    if agent not in names:
-        listed = ", ".join(names[:20]) or "none"
-        raise UnknownAgent(f"There are no numbers of an agent named {agent[:80]!r}; known are: {listed}.")
-
-
-def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The items in pieces that make one pipeline each."""
-    for start in range(0, len(items), READS_AT_ONCE):
-        yield items[start : start + READS_AT_ONCE]
+    return stats_of(window, counted, now, ages_s, found, agent)

@@ -7,13 +7,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
-from makegood.monitoring.label_caps import OTHER, LabelCaps
-from makegood.monitoring.limits import LimitRow
-from makegood.monitoring.metrics import BREAKER_STATES, BY_NAME, METRICS, QUEUES, Metric
+from makegood.monitoring.label_caps import LabelCaps
+from makegood.monitoring.limits import Limits
+from makegood.monitoring.metrics import BREAKER_STATES, BY_NAME, METRICS, QUEUE_OF, QUEUES, Metric
 from makegood.monitoring.readings import Reading
 from makegood.store.buckets import INFINITE
 from makegood.store.ops.numbers import WorkerFacts
-from makegood.tasks.rules.limits import FalseKills
 
 log = logging.getLogger("makegood.monitor")
 
@@ -23,7 +22,7 @@ UNKNOWN = "unknown"
 
 FIELDS: dict[str, dict[str, Metric]] = {
     where: {metric.stored_as: metric for metric in METRICS if metric.where == where}
-    for where in ("counters", "breaker_counters", *SERIES_KINDS)
+    for where in ("counters", *SERIES_KINDS)
 }
 """Where → name in the hashes → metric."""
 
@@ -83,11 +82,11 @@ class Tally:
 
     # --- hashes -------------------------------------------------------------------------------------------------
 
-    def read_counters(self, where: str, fields: Mapping[str, int]) -> None:
-        """Counters `name|label|…` of a hash for all."""
+    def read_counters(self, fields: Mapping[str, int]) -> None:
+        """Counters `name|label|…`."""
         for key, value in fields.items():
             name, _, rest = key.partition("|")
-            metric = FIELDS[where].get(name)
+            metric = FIELDS["counters"].get(name)
             labels = _split(rest, len(metric.labels)) if metric is not None else None
             if metric is None or labels is None:
                 log.debug("the store counts %r, which this version does not know", key)
@@ -124,11 +123,11 @@ class Tally:
 
     def read_gauges(self, reading: Reading) -> None:
         """States, ages, breakers and workers."""
-        for (agent, state), count in reading.states.items():
-            self.add("runs_state", (agent, state), count)
+        for agent, states in reading.states.items():
+            for state, count in states.items():
+                self.add("runs_state", (agent, state), count)
         for state, age_s in reading.ages_s.items():
-            queue = "cleanup" if state in ("cleaning", "requires_manual_review") else "runs"
-            self.highest("runs_oldest_age_seconds", (queue, state), age_s)
+            self.highest("runs_oldest_age_seconds", (QUEUE_OF[state], state), age_s or 0.0)
         for name, state in reading.breakers.items():
             for each in BREAKER_STATES:
                 self.highest("breaker_state", (name, each), state == each)
@@ -144,21 +143,18 @@ class Tally:
             self.add("worker_stuck_threads", (worker.queue,), worker.stuck)
             self.highest("worker_loop_lag_seconds", (worker.queue,), worker.lag_s)
 
-    def read_limits(self, limits: Iterable[LimitRow], kills: Mapping[str, FalseKills]) -> None:
+    def read_limits(self, limits: Limits) -> None:
         """Limits and what is known of them. They cannot be summed: those without a place of their own are left out."""
-        for limit in limits:
-            if (
-                self._caps.admit("tool" if limit.level == "call" else "agent", limit.name)
-                == OTHER
-                != limit.name
-            ):
+        for limit in limits.rows:
+            label = "tool" if limit.level == "call" else "agent"
+            if self._caps.admit(label, limit.name) != limit.name:
                 continue
             labels = (limit.name, limit.level)
             self._set("timeout_threshold_seconds", labels, limit.threshold_s)
             if limit.suggested_s is not None:
                 self._set("timeout_suggested_seconds", labels, limit.suggested_s)
             self._set("timeout_samples", labels, limit.samples)
-        for agent, verdicts in kills.items():
+        for agent, verdicts in limits.kills.items():
             if verdicts.rate is not None and self._caps.admit("agent", agent) == agent:
                 self._set("timeout_false_kill_ratio", (agent,), verdicts.rate)
 

@@ -57,15 +57,15 @@ def window_of(since: str, until: str | None, now_ms: int) -> Window:
             raise InvalidInput(
                 f"{option} {text} is in the future; by the store's clock it is {iso(now_ms)} now."
             )
-    if since_ms < now_ms - MAX_MS:
-        raise InvalidInput(
-            f"--since {since} is more than {DAYS} days ago, which is as far as numbers are kept by the hour; "
-            f"ask for {DAYS}d at most."
-        )
+        if at_ms < now_ms - MAX_MS:
+            raise InvalidInput(
+                f"{option} {text} is more than {DAYS} days ago, which is as far as numbers are kept by the hour; "
+                f"ask for {DAYS}d at most."
+            )
     if until_ms <= since_ms:
         raise InvalidInput(
             f"The window has no end after its beginning ({iso(since_ms)} to {iso(until_ms)}); "
-            "give an --until that is later than --since."
+            "give a --since that is earlier than --until."
         )
     return Window(since_ms // HOUR_MS, (until_ms - 1) // HOUR_MS, now_ms)
 

@@ -66,7 +66,7 @@ LLM = (
 
 CALL = (
     EventType("tool.started", "A call is recorded as started; nothing was sent before.", {"tool": TOOL}),
-    EventType("tool.retry", "A try has ended, and the call is tried again under the same key.", {"tool": TOOL, "retry": RETRY, "delay_s": DELAY_S, "cause": CAUSE + ", WORKER_LOST or HANDED_OVER when another worker takes the call up, UNKNOWN_OUTCOME when a cleanup does", "message": "the failure in one sentence", "result": RESULT, "level": LEVEL}),
+    EventType("tool.retry", "A try has ended, and the call is tried again under the same key; or a cleanup has sent it once more.", {"tool": TOOL, "retry": RETRY, "delay_s": DELAY_S, "cause": CAUSE + ", WORKER_LOST or HANDED_OVER when another worker takes the call up, UNKNOWN_OUTCOME when a cleanup does", "message": "the failure in one sentence", "result": RESULT, "level": LEVEL}),
     EventType("tool.retry_skipped", "A retry was due and is not made.", {"tool": TOOL, "reason": "deadline or breaker", "level": LEFT_LEVEL + ", only with deadline", "needed_s": NEEDED_S + ", only with deadline", "left_s": LEFT_S + ", only with deadline", "cause": CAUSE + ", only with deadline", "until_ms": UNTIL_MS + ", only with breaker"}),
     EventType("tool.replayed", "A call was answered from the journal; nothing was sent.", {"tool": TOOL}),
     EventType("tool.ended", "A call has ended.", {"tool": TOOL, "status": "status of the row in the journal, not_called for a call that was refused and has no row", "code": CODE, "tries": "how often it was sent, only of a call with a row", "result": RESULT + ", only of a call that this worker made", "level": LEVEL + ", only of a call that this worker made", "restored": "true, only of a call that a worker put back after the store had lost it"}),
@@ -80,7 +80,7 @@ BREAKERS = (
 )  # fmt: skip
 
 CLEANUP = (
-    EventType("cleanup.started", "A worker has taken the run's cleanup.", {"pass": "number of the pass, the first is 1", "cause": "timeout, failure, cancel, crash or manual", "worker": WORKER}),
+    EventType("cleanup.started", "A worker has taken the run's cleanup.", {"pass": "number of the pass, the first is 1", "cause": "timeout, failure, cancel, crash, manual, or unknown (the run would succeed if a call's outcome were known)", "worker": WORKER}),
     EventType("cleanup.settled", "A call's outcome was unknown and is known now, or an operator lets its effect stand.", {"tool": TOOL, "outcome": "happened, not_happened, or kept (by an operator)", "how": "probe, repeat or operator"}),
     EventType("cleanup.rolled_back", "A declared resource is as it was before.", {"what": "always resource", "kind": "kind of the resource", "id": "name of the resource"}),
     EventType("cleanup.compensated", "A call's effect is undone.", {"tool": TOOL, "what": "always compensation", "code": "always null", "how": "always operator, only when a person marked it as undone"}),

@@ -15,10 +15,11 @@ from makegood.tasks.rules.rows import Row, RowError, Status, Undo
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row and what only its record shows."""
+    """A row and what only its record shows. `waits`: it is started, and no try of it is under way."""
 
     row: Row
     response_digest: str | None = None
+    waits: bool = False
 
     @property
     def row_id(self) -> str:
@@ -68,7 +69,7 @@ def error_dict(error: RowError | None) -> dict[str, str] | None:
 
 def entries_from(fields: Mapping[str, bytes]) -> list[Entry]:
     """Rows from the store's fields (bodies resolved), in the order of their calls."""
-    ids = [name for name in fields if not name.endswith((".s", ".o", ".r", ".u", ".v"))]
+    ids = [name for name in fields if not name.endswith((".s", ".o", ".r", ".u", ".v", ".w"))]
     entries = [_entry(fields, name) for name in ids]
     return sorted(entries, key=lambda entry: (entry.row.position, entry.row.generation))
 
@@ -90,7 +91,7 @@ def _entry(fields: Mapping[str, bytes], name: str) -> Entry:
         **_repeats(fields.get(f"{name}.r")),
         **_undo(fields.get(f"{name}.u"), fields.get(f"{name}.v")),
     )
-    return Entry(row, outcome.get("response_digest"))
+    return Entry(row, outcome.get("response_digest"), f"{name}.w" in fields)
 
 
 def _repeats(line: bytes | None) -> dict[str, Any]:

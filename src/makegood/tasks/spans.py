@@ -1,7 +1,7 @@
 """How the engine tells of an attempt, its model requests and its calls while they run. It knows no telemetry library.
 
 A worker may subscribe one `Spans`. The parent is handed on explicitly, since hundreds of attempts share one event loop.
-Whatever a subscriber raises is suppressed: a run never fails because somebody watches it.
+Whatever a subscriber raises is suppressed (`quietly`): a run never fails because somebody watches it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 
-log = logging.getLogger("makegood.spans")
+log = logging.getLogger("makegood.telemetry")
 
 Kind = Literal["tool", "chat"]
 
@@ -57,7 +57,7 @@ class SafeSpan:
         span = self._span
         if span is None:
             return self
-        made = SafeSpan(_quietly(lambda: span.child(kind, name)))
+        made = SafeSpan(quietly(lambda: span.child(kind, name)))
         made.note(**facts)
         return made
 
@@ -65,20 +65,20 @@ class SafeSpan:
         """See Span."""
         span = self._span
         if span is not None:
-            _quietly(lambda: span.note(**facts))
+            quietly(lambda: span.note(**facts))
 
     def attach(self, **payloads: Any) -> None:
         """See Span."""
         span = self._span
         if span is not None:
-            _quietly(lambda: span.attach(**payloads))
+            quietly(lambda: span.attach(**payloads))
 
     def end(self, code: str = "") -> None:
         """See Span."""
         span = self._span
         if span is not None and not self._ended:
             self._ended = True
-            _quietly(lambda: span.end(code))
+            quietly(lambda: span.end(code))
 
     def __enter__(self) -> SafeSpan:
         return self
@@ -97,7 +97,7 @@ def attempt_span(spans: Spans | None, run_id: str, agent: str, number: int) -> S
     """The span of an attempt that this worker begins or goes on with."""
     if spans is None:
         return NO_SPAN
-    span = _quietly(lambda: spans.attempt(run_id, agent, number))
+    span = quietly(lambda: spans.attempt(run_id, agent, number))
     return NO_SPAN if span is None else SafeSpan(span)
 
 
@@ -110,11 +110,12 @@ def code_of(error: BaseException) -> str:
 _told: list[bool] = []
 
 
-def _quietly(tell: Callable[[], T]) -> T | None:
+def quietly(tell: Callable[[], T]) -> T | None:
+    """Tell it; what that raises is logged once, since it would be the same each time, and harms no run."""
     try:
         return tell()
     except Exception:
-        if not _told:  # once a process: it would be the same for every span
+        if not _told:
             _told.append(True)
-            log.debug("a span could not be told; the run goes on", exc_info=True)
+            log.debug("telemetry could not be told; the work goes on", exc_info=True)
         return None

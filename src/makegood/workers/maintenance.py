@@ -38,6 +38,9 @@ REPUBLISH_S = 5.0
 LATENCY_S = 5.0
 LAG_S = 0.1
 
+Duty = tuple[str, float, Callable[[], Awaitable[object]]]
+"""Its name, the pause between two rounds in seconds, and one round."""
+
 
 class Maintenance:
     """Repeats the duties of one process until it is stopped."""
@@ -47,21 +50,24 @@ class Maintenance:
         self._tasks: list[asyncio.Task[None]] = []
         self._watch = Watch()
         self._hearing = deaf.Hearing()
-        self._sweeps = checkin.Sweeps()
+        self._sweeping: list[Duty] = [
+            ("parked", SWEEP_S, lambda: parked.run_once(runtime.env.store, runtime.wakes.announce)),
+            ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
+            ("republish", REPUBLISH_S, self._republish),
+            ("cleanups", SWEEP_S, self._announce_cleanups),
+        ]
+        self._sweeps = checkin.Sweeps([name for name, _, _ in self._sweeping])
 
     def start(self) -> None:
         """Begin every duty."""
         env, runtime, lease_s = self._runtime.env, self._runtime, self._runtime.settings.lease_s
-        duties: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
+        duties: list[Duty] = [
             ("cancels", CANCEL_POLL_S, lambda: cancels.run_once(env.store, runtime.attempts)),
             ("locks", lease_s / 3, lambda: locks.run_once(env.store, runtime.attempts, lease_s)),
             ("breakers", SWEEP_S, env.breakers.refresh),
             ("limits", SWEEP_S, env.limits.refresh),
             ("latencies", LATENCY_S, env.latencies.refresh),
-            ("parked", SWEEP_S, lambda: parked.run_once(env.store, runtime.wakes.announce)),
-            ("time", min(SWEEP_S, runtime.settings.lease_s / 4), self._end_by_time),
-            ("republish", REPUBLISH_S, self._republish),
-            ("cleanups", SWEEP_S, self._announce_cleanups),
+            *self._sweeping,
             ("hearing", REPUBLISH_S, self._listen),
             ("liveness", SWEEP_S, self._touch),
             ("check-in", checkin.EVERY_S, self._check_in),

@@ -103,10 +103,27 @@ local function observe(series, name, value, bounds)
   if is_new then redis.call('SADD', P .. 'series', series) end
 end
 
--- An outcome that was unknown is not any more. A call that was still under way had one more try, whose end nobody told.
-local function count_settled(tool, was, how)
+-- A call that is still under way has one more try, whose end nobody told, unless it only waited for its next one.
+local function count_cut(id, row, tool)
+  if redis.call('HEXISTS', P .. 'j:' .. id, row .. '.w') == 0 then add('tool:' .. tool, 'calls_total|aborted', 1) end
+end
+
+-- An outcome that was unknown is not any more.
+local function count_settled(id, row, tool, was, how)
   count('unknown_outcomes_total|' .. tool .. '|' .. how)
-  if was == 'started' then add('tool:' .. tool, 'calls_total|aborted', 1) end
+  if was == 'started' then count_cut(id, row, tool) end
+end
+
+-- What is under way when its run ends (of a worker that was lost; reads, or what a person leaves as it is).
+local function count_left(id)
+  local fields = redis.call('HGETALL', P .. 'j:' .. id)
+  for i = 1, #fields, 2 do
+    local row = string.match(fields[i], '^(.*)%.s$')
+    if row and string.find(fields[i + 1], '^started|') then
+      local tool = string.match(redis.call('HGET', P .. 'j:' .. id, row) or '', '"tool":"([^"]*)"')
+      if tool then count_cut(id, row, tool) end
+    end
+  end
 end
 
 -- Counters that travel with an event, one a line: a name of `count`, or `@series>field`.
@@ -117,21 +134,53 @@ local function count_all(names)
   end
 end
 
--- Events: type, step, call_key, data, counters. Returns how many of them stand for a request to a model.
-local function emit_list(id, attempt, n, from)
-  local requests = 0
-  for i = 0, n - 1 do
-    local b = from + i * 5
-    emit(id, attempt, ARGV[b + 1], ARGV[b + 2], ARGV[b + 3], ARGV[b + 4])
-    if ARGV[b + 1] == 'llm.attempt' then requests = requests + 1 end
-    if ARGV[b + 5] ~= '' then count_all(ARGV[b + 5]) end
+-- What a reply of a model has cost, `prompt completion estimated cost model` (cost '-' = unknown); adds it to `spent`.
+local function spend(line, spent)
+  local prompt, completion, estimated, cost, model = string.match(line, '^(%d+) (%d+) ([01]) (%S+) (.*)$')
+  prompt, completion, cost = tonumber(prompt), tonumber(completion), tonumber(cost)
+  local series = P .. 'c:model:' .. model
+  local f = redis.call('HMGET', series, 'tokens_total|prompt', 'tokens_total|completion', 'cost_nano_usd')
+  if not f[1] then redis.call('SADD', P .. 'series', 'model:' .. model) end
+  local sums = {plus(f[1], prompt), plus(f[2], completion)}
+  if cost then
+    redis.call('HSET', series, 'tokens_total|prompt', sums[1], 'tokens_total|completion', sums[2], 'cost_nano_usd',
+      string.format('%.0f', plus(f[3], math.floor(cost * 1e9 + 0.5))))
+    spent.cost = (spent.cost or 0) + cost
+  else
+    redis.call('HSET', series, 'tokens_total|prompt', sums[1], 'tokens_total|completion', sums[2])
   end
-  return requests
+  spent.prompt, spent.completion = spent.prompt + prompt, spent.completion + completion
+  if estimated == '1' then spent.estimated = true end
+end
+
+-- Events: type, step, call_key, data, counters, what a model's reply has cost ('' = none is told of). Returns what the record
+-- has to add up: requests to models, tokens, cost (nil when no reply has a price), whether some number is an estimate.
+local function emit_list(id, attempt, n, from)
+  local spent = {['requests'] = 0, ['prompt'] = 0, ['completion'] = 0}
+  for i = 0, n - 1 do
+    local b = from + i * 6
+    emit(id, attempt, ARGV[b + 1], ARGV[b + 2], ARGV[b + 3], ARGV[b + 4])
+    if ARGV[b + 1] == 'llm.attempt' then spent.requests = spent.requests + 1 end
+    if ARGV[b + 5] ~= '' then count_all(ARGV[b + 5]) end
+    if ARGV[b + 6] ~= '' then spend(ARGV[b + 6], spent) end
+  end
+  return spent
+end
+
+-- The price of replies, in the record.
+local function keep_cost(key, spent)
+  if spent.cost then redis.call('HINCRBYFLOAT', key, 'cost_usd', string.format('%.17g', spent.cost)) end
+  if spent.estimated then redis.call('HSET', key, 'estimated', 1) end
 end
 
 local function emit_all(id, attempt, n, from)
-  local requests = emit_list(id, attempt, n, from)
-  if requests > 0 then redis.call('HINCRBY', run_key(id), 'requests', requests) end
+  local spent, key = emit_list(id, attempt, n, from), run_key(id)
+  if spent.requests > 0 then redis.call('HINCRBY', key, 'requests', spent.requests) end
+  if spent.prompt + spent.completion > 0 then
+    redis.call('HINCRBY', key, 'prompt_tokens', spent.prompt)
+    redis.call('HINCRBY', key, 'completion_tokens', spent.completion)
+  end
+  keep_cost(key, spent)
 end
 
 -- Blobs were written ahead with a time to live; what refers to them keeps them.
@@ -145,7 +194,6 @@ end
 local HISTOGRAMS = {
   ['tool'] = {'tool', 'call_duration_seconds', BUCKETS.call},
   ['step'] = {'agent', 'step_duration_seconds', BUCKETS.step},
-  ['cleanup'] = {'agent', 'cleanup_duration_seconds', BUCKETS.step},
 }
 
 -- Latencies: series, bucket, milliseconds, result. One hash per series and day, which goes when no percentile looks at it.
@@ -269,12 +317,19 @@ local function count_verdict(key, agent, outcome, timed_out, clean)
   if timed_out then count('timed_out_runs_total|' .. agent .. '|' .. (clean and 'yes' or 'no')) end
 end
 
+-- From the moment at which the run had to be cleaned up, over all passes.
+local function measure_cleanup(key, agent, now)
+  local began = tonumber(redis.call('HGET', key, 'cl_at') or now)
+  observe('agent:' .. agent, 'cleanup_duration_seconds', math.max(0, now - began), BUCKETS.step)
+end
+
 -- Cleanup could not settle the run: a person decides. `items` is JSON: what is open, each with what is asked.
 local function enter_review(id, code, message, items, now)
   local key = run_key(id)
   local agent, enqueued_at = detach(id, key)
   local ends_as = redis.call('HGET', key, 'cl_end')
   redis.call('HSET', key, 'fence', 'review:' .. now, 'rv_at', now, 'rv_code', code, 'rv_message', message, 'rv_items', items)
+  measure_cleanup(key, agent, now)
   move(id, agent, 'cleaning', 'requires_manual_review', enqueued_at)
   count('reviews_total|' .. agent .. '|' .. code)
   count('cleanups_total|' .. agent .. '|' .. (redis.call('HGET', key, 'cl_cause') or '') .. '|failed')
@@ -318,6 +373,7 @@ local function in_vain(nonce, hint)
   local f = hint ~= '' and redis.call('HMGET', run_key(hint), 'state', 'worker') or {}
   local decision = f[1] and ((TERMINAL[f[1]] or f[1] == 'requires_manual_review') and 'done' or f[2] and 'fenced')
   if decision then
+    write_when_full()
     redis.call('SET', P .. 'claim:' .. nonce, '', 'PX', 60000)
     count('redeliveries_total|' .. decision)
   end
@@ -328,8 +384,9 @@ end
 local function finish(id, from, to, code, message, now)
   local key = run_key(id)
   local agent, enqueued_at = detach(id, key)
-  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'counted')
+  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'counted', 'open_calls')
   local unknown = tonumber(f[2] or 0) + tonumber(f[1] or 0)
+  if tonumber(f[4] or 0) > 0 then count_left(id) end
   forget_cleaning(key)
   move(id, agent, from, to, enqueued_at)
   -- Who was lost meanwhile must not bring the run back to cleaning by another end of it.

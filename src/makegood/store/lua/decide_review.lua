@@ -28,7 +28,7 @@ else
   if action == 'retry' then
     local target = f[4] ~= 'requires_manual_review' and f[4] or f[5] or 'failed'
     redis.call('HSET', key, 'fence', 'cleaning:' .. now, 'cl_target', target, 'cl_at', now, 'cl_passes', 0)
-    redis.call('HDEL', key, 'cl_deaths', 'cl_alone', 'cl_losses', 'cl_suspect', 'cl_poison', 'cl_open')
+    redis.call('HDEL', key, 'cl_deaths', 'cl_alone', 'cl_losses', 'cl_suspect', 'cl_poison', 'cl_open', 'cl_waited')
     redis.call('HINCRBY', key, 'cl_round', 1)
     move(id, agent, state, 'cleaning', enqueued_at)
     redis.call('ZADD', cleaning_key(agent, '0'), now, id)
@@ -36,7 +36,7 @@ else
   else
     forget_cleaning(key)
     -- The deaths that brought it here are forgiven: a person says that their cause is gone.
-    redis.call('HDEL', key, 'error_code', 'error_message', 'rv_at', 'rv_code', 'rv_message', 'rv_items', 'suspect',
+    redis.call('HDEL', key, 'error_code', 'error_message', 'rv_at', 'rv_code', 'rv_message', 'rv_items', 'rv_told', 'suspect',
       'process_deaths', 'quarantine_deaths', 'alone_after', 'cannot_continue', 'lost_at', 'silent_at')
     redis.call('HSET', key, 'fence', 'resumed:' .. now, 'continued', 0, 'output', '', 'resumed_at', now)
     move(id, agent, state, 'queued', enqueued_at)

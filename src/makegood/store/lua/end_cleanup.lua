@@ -8,7 +8,7 @@
 -- EVENTS: those handed in (cleanup.ended), then run.ended when it ended
 local id, fence, op, target, result = take(), take(), take(), take(), take()
 local n_latencies, latencies = take_list(4)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'end_op', 'end_answer', 'agent', 'cl_cause', 'cl_target',
@@ -25,6 +25,7 @@ local now = now_ms()
 write_when_full()
 emit_all(id, f[3], n_events, events)
 count('cleanups_total|' .. f[6] .. '|' .. (f[7] or '') .. '|' .. result)
+measure_cleanup(key, f[6], now)
 if target == 'queued' then
   count('retries_total|attempt|' .. (f[10] or ''))
   detach(id, key)

@@ -11,7 +11,7 @@ local id, fence, op, target, ends_as, code, message, output, cause, undo, needed
   take(), take(), take(), take(), take(), take(), take(), take(), take(), take(), take()
 local n_latencies, latencies = take_list(4)
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'end_op', 'end_answer', 'resources')

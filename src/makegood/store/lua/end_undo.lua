@@ -4,7 +4,7 @@
 -- RETURNS: {1, now_ms} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, status, 0} when none is under way
 -- EVENTS: those handed in (cleanup.compensated, cleanup.failed)
 local id, fence, op, row, tool, status, detail = take(), take(), take(), take(), take(), take(), take()
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt')
@@ -30,7 +30,7 @@ if status == 'succeeded' then
   redis.call('HINCRBY', key, from, -1)
   redis.call('HINCRBY', key, 'fx_compensated', 1)
   if stood == 'started' then redis.call('HINCRBY', key, 'open_calls', -1) end
-  if stood ~= 'succeeded' then count_settled(tool, stood, 'compensated') end
+  if stood ~= 'succeeded' then count_settled(id, row, tool, stood, 'compensated') end
 end
 emit_all(id, f[3], n_events, events)
 return {1, now}

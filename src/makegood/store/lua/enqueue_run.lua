@@ -7,7 +7,7 @@
 local id, agent, session, key_digest, key, input, input_digest, expires_in =
   take(), take(), take(), take(), take(), take(), take(), take()
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 
 if redis.call('EXISTS', run_key(id)) == 1 then
   return {1, id, redis.call('HGET', run_key(id), 'state')}

@@ -59,7 +59,7 @@ if to then redis.call('HINCRBY', key, to, 1) end
 if was == 'started' then redis.call('HINCRBY', key, 'open_calls', -1) end
 if open then
   local how = mark == 'done' and 'happened' or settles and 'not_happened' or 'compensated'
-  count_settled(tool, was, how)
+  count_settled(id, row, tool, was, how)
 end
 local kind = became == 'undone' and 'cleanup.compensated' or 'cleanup.settled'
 emit(id, f[3] or 0, kind, '', call_key, settles and says_settled or says_effect)

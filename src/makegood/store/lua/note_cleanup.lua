@@ -7,7 +7,7 @@
 -- EVENTS: those handed in (tool.retry)
 local id, fence, op, activity, row, sends, round = take(), take(), take(), take(), take(), take(), take()
 local n_latencies, latencies = take_list(4)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt')

@@ -6,7 +6,7 @@
 -- EVENTS: those handed in (cleanup.ended, review.opened)
 local id, fence, op, code, message, items, told = take(), take(), take(), take(), take(), take(), take()
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'end_op', 'reviews')

@@ -9,7 +9,7 @@ local id, fence, op, ended_step = take(), take(), take(), take_n()
 local n_outcomes, outcomes = take_list(5)
 local n_latencies, latencies = take_list(4)
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel', 'open_calls', 'fx_open',

@@ -9,7 +9,7 @@
 local id, fence, op, target, continued, due_in, max_continuations, sends, l2_used =
   take(), take(), take(), take(), take(), take_n(), take(), take(), take()
 local n_latencies, latencies = take_list(4)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key = run_key(id)
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'agent', 'enqueued_at', 'claimed_at', 'l3_used_ms',

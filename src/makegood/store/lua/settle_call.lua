@@ -6,7 +6,7 @@
 -- EVENTS: those handed in (cleanup.settled)
 local id, fence, op, row, tool, status, outcome, tries = take(), take(), take(), take(), take(), take(), take(), take()
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt')
@@ -26,7 +26,7 @@ redis.call('HINCRBY', key, was == 'unknown' and 'fx_unknown' or 'fx_open', -1)
 if was == 'started' then redis.call('HINCRBY', key, 'open_calls', -1) end
 if status == 'succeeded' then redis.call('HINCRBY', key, 'fx_committed', 1) end
 redis.call('HDEL', key, 'activity', 'cl_open')
-count_settled(tool, was, status == 'succeeded' and 'happened' or 'not_happened')
+count_settled(id, row, tool, was, status == 'succeeded' and 'happened' or 'not_happened')
 keep_blobs(id, n_blobs, blobs)
 emit_all(id, f[3], n_events, events)
 return {1, now}

@@ -4,7 +4,7 @@
 -- RETURNS: {1, tries in this round, status} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state}
 -- EVENTS: those handed in (cleanup.rolled_back, cleanup.failed)
 local id, fence, op, resource, status, round, detail = take(), take(), take(), take(), take(), take_n(), take()
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key, declared = run_key(id), P .. 'r:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'resources')

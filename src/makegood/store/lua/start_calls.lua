@@ -5,7 +5,7 @@
 -- EVENTS: those handed in (tool.started)
 local id, fence, op = take(), take(), take()
 local n_rows, rows = take_list(2)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'cancel')

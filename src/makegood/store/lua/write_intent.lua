@@ -2,15 +2,14 @@
 -- KEYS: 1 prefix of the shard
 -- ARGV: run_id, fence, step, base (the step that must have ended; -1 = a coroutine
 --       agent's position, which may be written out of order), op, counts as a step (0|1),
---       decision (JSON or blob reference), model, prompt tokens, completion tokens, cost ('' = unknown), estimated (0|1),
+--       decision (JSON or blob reference),
 --       rows (list of: row id, row JSON, status, effect '1' when the tool has effects), blobs (list), events (list)
 -- RETURNS: {1, now_ms, cancel cause or ''} | {NOT_FOUND} | {STALE_FENCE} | {BAD_STATE, state} | {OUT_OF_ORDER, step, ended}
 -- EVENTS: those handed in (llm.attempt, step.started, tool.started, tool.replayed …)
 local id, fence, step, base, op, counted, decision = take(), take(), take_n(), take_n(), take(), take_n(), take()
-local model, prompt_tokens, completion_tokens, cost, estimated = take(), take_n(), take_n(), take(), take()
 local n_rows, rows = take_list(4)
 local n_blobs, blobs = take_list(1)
-local n_events, events = take_list(5)
+local n_events, events = take_list(6)
 local key, journal = run_key(id), P .. 'j:' .. id
 
 local f = redis.call('HMGET', key, 'fence', 'state', 'attempt', 'step', 'ended_step', 'cancel', 'steps', 'calls',
@@ -48,29 +47,16 @@ for i = 0, n_rows - 1 do
     began = string.match(before, '^[^|]*|([^|]*)|')
   end
   redis.call('HSET', journal, row, ARGV[b + 2], row .. '.s', status .. '|' .. began .. '||' .. op .. '|0')
-  redis.call('HDEL', journal, row .. '.o')
+  redis.call('HDEL', journal, row .. '.o', row .. '.w')
 end
-local requests = emit_list(id, f[3], n_events, events)
+local spent = emit_list(id, f[3], n_events, events)
 redis.call('HSET', key, 'step', math.max(step, last), 'sends', 0, 'l2_used_ms', 0,
   'steps', plus(f[7], counted), 'calls', plus(f[8], started), 'open_calls', plus(f[9], started),
-  'fx_open', plus(f[10], opened), 'prompt_tokens', plus(f[11], prompt_tokens),
-  'completion_tokens', plus(f[12], completion_tokens), 'requests', plus(f[13], requests))
+  'fx_open', plus(f[10], opened), 'prompt_tokens', plus(f[11], spent.prompt),
+  'completion_tokens', plus(f[12], spent.completion), 'requests', plus(f[13], spent.requests))
 redis.call('HDEL', key, 'activity')
 if was_unknown > 0 then redis.call('HINCRBY', key, 'fx_unknown', -was_unknown) end
 if was_not_started > 0 then redis.call('HINCRBY', key, 'fx_not_started', -was_not_started) end
-if cost ~= '' then redis.call('HINCRBYFLOAT', key, 'cost_usd', cost) end
-if estimated == '1' then redis.call('HSET', key, 'estimated', 1) end
-if prompt_tokens + completion_tokens > 0 or cost ~= '' then
-  local t = redis.call('HMGET', P .. 'c:model:' .. model, 'tokens_total|prompt', 'tokens_total|completion', 'cost_nano_usd')
-  local prompt, completion = plus(t[1], prompt_tokens), plus(t[2], completion_tokens)
-  if not t[1] then redis.call('SADD', P .. 'series', 'model:' .. model) end
-  if cost == '' then
-    redis.call('HSET', P .. 'c:model:' .. model, 'tokens_total|prompt', prompt, 'tokens_total|completion', completion)
-  else
-    local billionths = string.format('%.0f', plus(t[3], math.floor(tonumber(cost) * 1e9 + 0.5)))
-    redis.call('HSET', P .. 'c:model:' .. model, 'tokens_total|prompt', prompt, 'tokens_total|completion', completion,
-      'cost_nano_usd', billionths)
-  end
-end
+keep_cost(key, spent)
 keep_blobs(id, n_blobs, blobs)
 return {1, now, f[6] or ''}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,29 @@ from makegood.store.scripts import Arg
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a model's reply has cost: tokens, and US dollars (None when the model has no price)."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None
+    estimated: bool = False
+    model: str = ""
+
+    def line(self) -> str:
+        """As `spend` in the prelude reads it."""
+        priced = self.cost_usd is not None and math.isfinite(self.cost_usd)
+        cost = repr(self.cost_usd) if priced else "-"
+        return f"{self.prompt_tokens} {self.completion_tokens} {int(self.estimated)} {cost} {self.model}"
+
+
+@dataclass(frozen=True, slots=True)
 class NewEvent:
     """An event to append: the store adds id, time and attempt.
 
     `counts` are the counters that it stands for: they grow in the script that appends it (CONTRACT I2). Each is
-    `name|label|…`, or `@series>field` for one that belongs to a tool.
+    `name|label|…`, or `@series>field` for one that belongs to a tool. `spent`: the reply of which the event tells; the same
+    script adds it to the run's record and to its model's counters.
     """
 
     type: str
@@ -25,6 +44,7 @@ class NewEvent:
     step: int | None = None
     call_key: str | None = None
     counts: tuple[str, ...] = ()
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +83,7 @@ def events(items: Sequence[NewEvent]) -> list[Arg]:
                 e.call_key or "",
                 orjson.dumps(dict(e.data)),
                 "\n".join(e.counts),
+                "" if e.spent is None else e.spent.line(),
             )
             for e in items
         ]

@@ -11,7 +11,7 @@ import orjson
 from makegood.store import keys
 from makegood.store.codes import text
 from makegood.store.ops import breakers
-from makegood.store.ops.reads import pairs
+from makegood.store.ops.reads import numbers_in, pairs
 from makegood.store.scripts import Op
 
 HOUR_MS = 3_600_000
@@ -41,13 +41,9 @@ class WorkerFacts:
     stuck: int
 
 
-def _ints(reply: Any) -> dict[str, int]:
-    return {name: int(value) for name, value in pairs(reply).items()}
-
-
 def read_hour(shard_prefix: str, hour: int) -> Op[dict[str, int]]:
     """What was counted in one hour (since 1970, UTC) in a shard, under the names of the counters."""
-    return Op(None, (), ("HGETALL", f"{shard_prefix}h:{hour}"), _ints)
+    return Op(None, (), ("HGETALL", f"{shard_prefix}h:{hour}"), numbers_in)
 
 
 def read_series(shard_prefix: str) -> Op[list[str]]:
@@ -57,7 +53,7 @@ def read_series(shard_prefix: str) -> Op[list[str]]:
 
 def read_totals(shard_prefix: str, series: str) -> Op[dict[str, int]]:
     """Counters and histograms of one tool, agent, model or queue in a shard."""
-    return Op(None, (), ("HGETALL", f"{shard_prefix}c:{series}"), _ints)
+    return Op(None, (), ("HGETALL", f"{shard_prefix}c:{series}"), numbers_in)
 
 
 def count_state(shard_prefix: str, agent: str, state: str) -> Op[int]:
@@ -79,12 +75,12 @@ def oldest_in(shard_prefix: str, state: str) -> Op[float | None]:
 
 def read_breaker_counters() -> Op[dict[str, int]]:
     """`breaker_transitions_total|name|to`, and what operators did to breakers → how often."""
-    return Op(None, (), ("HGETALL", breakers.COUNTERS), _ints)
+    return Op(None, (), ("HGETALL", breakers.COUNTERS), numbers_in)
 
 
 def read_catalog_counters() -> Op[dict[str, int]]:
     """What operators did to limits: `operator_actions_total|timeout_set|done` → how often."""
-    return Op(None, (), ("HGETALL", keys.CATALOG_COUNTERS), _ints)
+    return Op(None, (), ("HGETALL", keys.CATALOG_COUNTERS), numbers_in)
 
 
 def tell_worker(facts: WorkerFacts, lifetime_ms: int) -> Op[None]:

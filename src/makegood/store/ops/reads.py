@@ -21,6 +21,11 @@ def pairs(reply: Any) -> dict[str, bytes]:
     return {text(reply[i]): reply[i + 1] for i in range(0, len(reply or ()), 2)}
 
 
+def numbers_in(reply: Any) -> dict[str, int]:
+    """A hash of numbers. What is none says nothing, and hides nothing."""
+    return {name: int(value) for name, value in pairs(reply).items() if value.lstrip(b"-").isdigit()}
+
+
 def read_record(run_id: str) -> Op[dict[str, bytes]]:
     """The record's fields; empty when there is no such run."""
     return Op(None, (), ("HGETALL", keys.run_key(run_id)), pairs)
@@ -146,9 +151,7 @@ def read_cancels(shard_prefix: str) -> Op[dict[str, str]]:
 
 def read_counters(shard_prefix: str) -> Op[dict[str, int]]:
     """Counters of a shard, `name|label|label` → value."""
-    return Op(
-        None, (), ("HGETALL", f"{shard_prefix}counters"), lambda r: {k: int(v) for k, v in pairs(r).items()}
-    )
+    return Op(None, (), ("HGETALL", f"{shard_prefix}counters"), numbers_in)
 
 
 def read_latency(shard_prefix: str, series: str, day: int) -> Op[dict[str, int]]:

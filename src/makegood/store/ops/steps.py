@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,14 +42,11 @@ class RowOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Tokens and cost of a model's reply; cost None when the model has no price."""
+class Pause:
+    """A started call of which no try is under way until the next one begins (`waits`), or of which one begins now."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float | None = None
-    estimated: bool = False
-    model: str = ""
+    row_id: str
+    waits: bool
 
 
 def acknowledged(run_id: str) -> Callable[[list[Any]], Ack]:
@@ -72,7 +68,6 @@ def write_intent(
     op: str,
     counts: bool,
     decision: bytes,
-    spent: Spent,
     rows: Sequence[RowIntent],
     blob_digests: Sequence[str] = (),
     new_events: Sequence[NewEvent] = (),
@@ -81,12 +76,9 @@ def write_intent(
 
     Raises StaleFence, OutOfOrder (base has not ended, or the step is there with another op), Conflict.
     """
-    priced = spent.cost_usd is not None and math.isfinite(spent.cost_usd)
-    cost = repr(spent.cost_usd) if priced else ""
     head = (run_id, fence, step, base, op, int(counts), decision)
-    money = (spent.model, spent.prompt_tokens, spent.completion_tokens, cost, int(spent.estimated))
     table = counted([(r.row_id, r.body, r.status, int(r.has_effect)) for r in rows])
-    args = (*head, *money, *table, *blobs(blob_digests), *events(new_events))
+    args = (*head, *table, *blobs(blob_digests), *events(new_events))
     return Op("write_intent", (keys.prefix_of(run_id),), args, acknowledged(run_id))
 
 
@@ -133,10 +125,15 @@ def note_activity(
     activity: bytes = b"",
     sends: str | None = None,
     stopping: bool = False,
+    pause: Pause | None = None,
     latencies: Sequence[Sample] = (),
     new_events: Sequence[NewEvent] = (),
 ) -> Op[Ack]:
-    """Show what the run is doing now (JSON; empty clears it) and append events; may turn running into stopping."""
-    head = (run_id, fence, op, activity, "" if sends is None else sends, int(stopping))
+    """Show what the run is doing now (JSON; empty clears it) and append events; may turn running into stopping.
+
+    `pause`: a call that was started waits for its next try, or goes on: whoever takes it up knows what was under way.
+    """
+    row_id, waits = ("", False) if pause is None else (pause.row_id, pause.waits)
+    head = (run_id, fence, op, activity, "" if sends is None else sends, int(stopping), row_id, int(waits))
     args = (*head, *samples(latencies), *events(new_events))
     return Op("note_activity", (keys.prefix_of(run_id),), args, acknowledged(run_id))

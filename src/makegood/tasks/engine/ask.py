@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from makegood.errors import MakegoodError
-from makegood.store.ops.args import NewEvent, Sample
+from makegood.store.ops.args import NewEvent, Sample, Spent
 from makegood.tasks.body import Raised, Returned
 from makegood.tasks.engine.attempt import Attempt, Sends
 from makegood.tasks.engine.signals import EndRun, LimitReached, ParkRun
@@ -75,10 +75,9 @@ class _Asking:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, the model that gave it, and the duration of the request."""
+    """A reply and the duration of the request that gave it."""
 
     reply: ModelReply
-    model: str
     latency: Sample
 
 
@@ -108,7 +107,7 @@ async def ask(
         taken = sample(f"model:{asking.name}", time.monotonic() - began_s)
         if isinstance(outcome, ModelReply):
             attempt.events.append(_tried(asking, outcome))
-            return Answer(outcome, asking.name, taken)
+            return Answer(outcome, taken)
         await _after_failure(asking, outcome, taken)
 
 
@@ -161,8 +160,8 @@ def _or_off(limit: float | None, otherwise: float = 0.0) -> float:
 
 async def _after_failure(asking: _Asking, failure: Failure, taken: Sample) -> None:
     attempt, agent = asking.attempt, asking.attempt.agent
-    attempt.check_cancel()
     attempt.events.append(_tried(asking, failure))
+    attempt.check_cancel()
     retry_after_s = None if failure.retry_after_ms is None else failure.retry_after_ms / 1000
     decision = decide_model_retry(
         str(failure.code),
@@ -270,12 +269,16 @@ def _park_for_breaker(asking: _Asking, name: str, rejected: Rejected) -> NoRetur
 
 
 def _tried(asking: _Asking, outcome: ModelReply | Failure | None, cut_by: str = "") -> NewEvent:
-    """One request: its usage, its failure, or what cut it."""
+    """One request: what its reply has cost, its failure, or what cut it."""
     data: dict[str, Any] = {"model": asking.name, "try": asking.retries + 1}
     if isinstance(outcome, ModelReply):
         usage = outcome.usage
         data["usage"] = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-    elif outcome is not None:
+        spent = Spent(
+            usage.prompt_tokens, usage.completion_tokens, usage.cost_usd, usage.estimated, asking.name
+        )
+        return NewEvent("llm.attempt", data, asking.step, spent=spent)
+    if outcome is not None:
         data["failure"] = outcome.to_dict()
     else:
         data["cut_by"] = cut_by

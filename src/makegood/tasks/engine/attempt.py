@@ -261,13 +261,18 @@ class Attempt:
         return report
 
     async def note(
-        self, activity: dict[str, Any] | None, events: Sequence[NewEvent], samples: Sequence[Sample] = ()
+        self,
+        activity: dict[str, Any] | None,
+        events: Sequence[NewEvent],
+        samples: Sequence[Sample] = (),
+        pause: steps.Pause | None = None,
     ) -> None:
         """Show an activity (None clears it) and append events, together with those that wait."""
         op = steps.note_activity(
             **self.fresh(),
             activity=b"" if activity is None else orjson.dumps(activity),
             sends=self.sends.stored(),
+            pause=pause,
             latencies=samples,
             new_events=[*self.take_events(), *events],
         )

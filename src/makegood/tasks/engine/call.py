@@ -33,6 +33,8 @@ from makegood.tasks.spans import SafeSpan
 
 LEASE_POLL_S = 0.05
 
+LIMITS = {"step": "step's", "run": "attempt's", "total": "run's total"}
+
 GATEWAY = frozenset({"HTTP_401", "HTTP_403", "HTTP_407", "HTTP_429"})
 """Refusals that come from in front of the downstream: after a try of unknown outcome they prove nothing."""
 
@@ -73,7 +75,7 @@ class Calling:
         try:
             while True:
                 if self.attempt.cancel.asked and self.tries == 0:
-                    return self._not_entered(None)
+                    return await self._not_entered(None)
                 done = await self._admit() or await self._try()
                 if done is not None:
                     return done
@@ -101,18 +103,20 @@ class Calling:
                 self.attempt.env.threads.reserve(), self.step, "a free thread"
             )
             if isinstance(result, Cut):
-                return self._not_entered(result.level)
+                return await self._not_entered(result.level)
             self.slot = True
         cut = await self._wait_for_lease()
         if cut is not None:
-            return self._not_entered(cut.level)
+            return await self._not_entered(cut.level)
         if self.planned:
             await self._say_started()
         return None
 
-    def _not_entered(self, level: Level | None) -> Outcome:
+    async def _not_entered(self, level: Level | None) -> Outcome:
         """The body was not entered (CONTRACT F3): no effect, unless an earlier try may have had one."""
         if self._is_let_go and (self.planned or self._may_be_taken_up):
+            if not self.planned:  # its row says started, and its body was not entered
+                await self.attempt.note(None, [], pause=steps.Pause(self.run.row_id, True))
             return self._left_open()
         if self.maybe:
             message = "An earlier try may have had its effect; this one was not made."
@@ -216,7 +220,9 @@ class Calling:
             if not timed_out:
                 return failure, None
         level = deadline.level if isinstance(result, Raised) else result.level
-        message = f"{self.row.tool} did not end within its limit ({self.limit_s:g} s, {level})."
+        message = f"{self.row.tool} did not end within its limit ({self.limit_s:g} s, call)."
+        if level != "call":
+            message = f"{self.row.tool} did not end before the {LIMITS[level or 'run']} limit fired."
         return ToolFailure("infrastructure", "TOOL_TIMEOUT", message), level
 
     async def _failed(
@@ -232,11 +238,11 @@ class Calling:
         if isinstance(decision, Retry):
             return await self._back_off(decision, failure, status, error, level)
         if decision.reason == "not_retryable":
-            return self._end(status, error)
+            return self._end(status, error, level=level)
         if decision.reason == "does_not_fit":
             self.attempt.events.append(self._skipped(decision, failure))
         why = exhausted_text(replace(self.row, tries=self.tries), decision, error)
-        return self._end(status, error, end_run=EndRun("TOOL_RETRIES", why))
+        return self._end(status, error, level=level, end_run=EndRun("TOOL_RETRIES", why))
 
     async def _back_off(
         self, decision: Retry, failure: ToolFailure, status: Status, error: RowError, level: Level | None
@@ -255,13 +261,14 @@ class Calling:
         )
         event = NewEvent("tool.retry", told, self.row.step, self.row.call_key, counts)
         samples, self.samples, self.last = self.samples, [], "none"
-        await self.attempt.note({"activity": "backing_off", **data}, [event], samples)
+        pause = steps.Pause(self.run.row_id, True)
+        await self.attempt.note({"activity": "backing_off", **data}, [event], samples, pause)
         waited = await self.attempt.bounded(asyncio.sleep(decision.delay_s), self.step, "tool backoff")
         if isinstance(waited, Cut):
             if self._is_let_go and self._may_be_taken_up:
                 return self._left_open()
             return self._end(status, error, level=waited.level)
-        await self.attempt.note(None, [])  # from outside it no longer backs off
+        await self.attempt.note(None, [], pause=steps.Pause(self.run.row_id, False))
         return None
 
     def _decide(self, failure: ToolFailure) -> Retry | Stop:

@@ -16,7 +16,6 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from makegood.errors import ToolError
 from makegood.spawn import spawn
-from makegood.store.ops.steps import Spent
 from makegood.tasks.cancel import Cancel
 from makegood.tasks.context import CallLogger, DeadlineView, log
 from makegood.tasks.engine import step as steps
@@ -127,11 +126,17 @@ class AgentContext:
         """Work goes on to its recorded end even if the code stops waiting for it."""
         task = spawn(work, name="agent-operation")
         self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        task.add_done_callback(self._over)
         try:
             return await asyncio.shield(task)
         except Signal as signal:
             raise self._stop(signal) from None
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        """An operation has ended. Code that was cut no longer awaits it: its exception is looked at here, or asyncio logs it."""
+        self._open.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     def _stored(self, position: int, kind: str, key: str) -> Decision | None:
         stored = self._attempt.positions.get(position)
@@ -151,7 +156,7 @@ class AgentContext:
         place = Place(attempt.run_id, attempt.number, step, attempt.env.breakers.now_ms())
         plan = plan_wanted([("", item.tool.name, item)], attempt.rows, attempt.claimed, attempt.asked, place)
         decision = Decision({}, plan.calls, digest=key, kind="call")
-        decided = self._decided(position, decision, plan, deadline, counts=False, spent=Spent())
+        decided = self._decided(position, decision, plan, deadline, counts=False)
         outcomes = await steps.perform(attempt, decided)
         steps.judge(attempt, decided, outcomes)
         made = plan.calls[0]
@@ -191,15 +196,8 @@ class AgentContext:
             "finish_reason": answer.reply.finish_reason,
         }
         decision = Decision(assistant_message(answer.reply), digest=key, usage=kept)
-        spent = Spent(
-            usage.prompt_tokens,
-            usage.completion_tokens,
-            usage.cost_usd,
-            usage.estimated,
-            answer.model,
-        )
         plan = StepPlan((), (), attempt.claimed, attempt.asked)
-        decided = self._decided(position, decision, plan, deadline, counts=True, spent=spent)
+        decided = self._decided(position, decision, plan, deadline, counts=True)
         await steps.perform(attempt, replace(decided, samples=(answer.latency,)))
         return _reply(decision)
 
@@ -211,10 +209,9 @@ class AgentContext:
         deadline: Deadline,
         *,
         counts: bool,
-        spent: Spent,
     ) -> steps.Decided:
         began_s = self._attempt.step_began_s or time.monotonic()
-        return steps.Decided(position, -1, self.step, decision, plan, deadline, began_s, spent, counts=counts)
+        return steps.Decided(position, -1, self.step, decision, plan, deadline, began_s, counts=counts)
 
 
 async def run_code(attempt: Attempt) -> Any:

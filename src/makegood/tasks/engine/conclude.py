@@ -157,16 +157,22 @@ def cause_of(ended: Ended) -> Literal["timeout", "failure", "cancel", "crash", "
 
 
 async def _release(attempt: Attempt, target: Any, events: list[NewEvent], **how: Any) -> None:
+    """Raises Unsettled and TooManyContinuations; then what waits to be told is told by what is done instead."""
+    waiting = attempt.take_events()
     op = runs.release_run(
         **attempt.fresh(),
         target=target,
         sends=attempt.sends.stored(),
         l2_used_ms=round(attempt.l2_spent_s() * 1000),
         latencies=[] if how["continued"] else [_run_sample(attempt)],
-        new_events=[*attempt.take_events(), *events],
+        new_events=[*waiting, *events],
         **how,
     )
-    await attempt.env.store.do(op)
+    try:
+        await attempt.env.store.do(op)
+    except (Unsettled, TooManyContinuations):
+        attempt.events[:0] = waiting
+        raise
     attempt.left_as = (str(target), "")
 
 

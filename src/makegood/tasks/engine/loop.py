@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from makegood.errors import DeclarationError, InvalidInput, OutputInvalid
-from makegood.store.ops.steps import Spent
 from makegood.tasks import history
 from makegood.tasks.engine import step as steps
 from makegood.tasks.engine.ask import Answer, ask
@@ -45,7 +44,7 @@ async def _finish_cut_step(attempt: Attempt) -> None:
 async def _one_step(attempt: Attempt, first: str) -> None:
     number = len(attempt.decisions) + 1
     _check_boundary(attempt, number)
-    began_s, deadline = time.monotonic(), attempt.step_deadline()
+    began_s, deadline = time.monotonic() - attempt.l2_used_s, attempt.step_deadline()
     if number == 1:
         await run_snapshot(attempt, deadline)
     await run_hook(attempt, attempt.agent.before_step, number, deadline, "before_step")
@@ -105,11 +104,7 @@ def _ending(attempt: Attempt, reply: ModelReply, plan: StepPlan) -> tuple[tuple[
 def _decided(
     number: int, decision: Decision, plan: StepPlan, deadline: Deadline, began_s: float, answer: Answer
 ) -> steps.Decided:
-    usage = answer.reply.usage
-    spent = Spent(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd, usage.estimated, answer.model)
-    return steps.Decided(
-        number, number - 1, number, decision, plan, deadline, began_s, spent, (answer.latency,)
-    )
+    return steps.Decided(number, number - 1, number, decision, plan, deadline, began_s, (answer.latency,))
 
 
 def assistant_message(reply: ModelReply) -> dict[str, Any]:

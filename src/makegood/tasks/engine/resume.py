@@ -13,6 +13,7 @@ from typing import Any
 
 from makegood.errors import ArgumentsInvalid
 from makegood.store.ops.args import NewEvent
+from makegood.store.ops.steps import Pause
 from makegood.tasks.engine import step as steps
 from makegood.tasks.engine.attempt import Attempt
 from makegood.tasks.engine.outcome import Outcome
@@ -37,8 +38,9 @@ async def resume_step(
 ) -> None:
     """Finish a decided step. `kwargs` are the checked arguments by call id, where the caller has them."""
     plan = StepPlan(decision.calls, (), attempt.claimed, attempt.asked)
+    began_s = time.monotonic() - attempt.l2_used_s  # with what the workers before have spent on it
     decided = steps.Decided(
-        number, base, step, decision, plan, deadline, time.monotonic(), counts=decision.kind == "model"
+        number, base, step, decision, plan, deadline, began_s, counts=decision.kind == "model"
     )
     started: list[steps.Started] = []
     known: list[Outcome] = []
@@ -46,7 +48,9 @@ async def resume_step(
         entry = attempt.entries.get(call.row_id or "")
         if call.kind != "run" or entry is None or entry.row.status not in ("planned", "started"):
             continue
-        made = _taken_up(attempt, call, entry.row, kwargs.get(call.id))
+        made = _taken_up(attempt, call, entry, kwargs.get(call.id))
+        if entry.waits and not isinstance(made, Outcome):
+            await attempt.note(None, [], pause=Pause(entry.row_id, False))
         if isinstance(made, Outcome):
             known.append(made)
         else:
@@ -56,23 +60,24 @@ async def resume_step(
 
 
 def _taken_up(
-    attempt: Attempt, call: DecidedCall, row: Row, kwargs: Mapping[str, Any] | None
+    attempt: Attempt, call: DecidedCall, entry: Entry, kwargs: Mapping[str, Any] | None
 ) -> steps.Started | Outcome:
+    row = entry.row
     tool = attempt.agent.tools.get(row.tool)
     if tool is None:
-        return _unknown(row, f"{row.tool} is no tool of this agent any more.")
+        return _unknown(entry, f"{row.tool} is no tool of this agent any more.")
     age_ms = attempt.env.breakers.now_ms() - (row.started_at_ms or 0)
     was_started = row.status == "started"
     ttl_s = float("inf") if tool.key_ttl is None else tool.key_ttl
     if was_started and not may_repeat(tool.effect, age_ms / 1000, ttl_s, nothing_left=False):
         return _unknown(
-            row, f"{row.tool} was under way when its worker was lost; it cannot be repeated safely."
+            entry, f"{row.tool} was under way when its worker was lost; it cannot be repeated safely."
         )
     try:
         checked = _kwargs(tool, call, row, kwargs)
     except ArgumentsInvalid as error:
-        return _unknown(row, f"The recorded call of {row.tool} can no longer be made: {error}")
-    if was_started:
+        return _unknown(entry, f"The recorded call of {row.tool} can no longer be made: {error}")
+    if was_started and not entry.waits:
         attempt.events.append(_taken_up_event(attempt, row))
     repeat = was_started and tool.effect != "read"
     run = ToRun(
@@ -81,7 +86,7 @@ def _taken_up(
         checked,
         repeat=repeat,
         key_age_s=max(0.0, age_ms / 1000),
-        tries_before=row.tries + was_started,
+        tries_before=row.tries + (was_started and not entry.waits),
     )
     return steps.Started(run, reserved=False, planned=not was_started)
 
@@ -108,16 +113,17 @@ def _kwargs(tool: Any, call: DecidedCall, row: Row, kwargs: Mapping[str, Any] | 
     return bound
 
 
-def _unknown(row: Row, message: str) -> Outcome:
+def _unknown(entry: Entry, message: str) -> Outcome:
     """No outcome was recorded: `TOOL_OUTCOME_UNKNOWN`, or for a call that never started `TOOL_NOT_STARTED` (F3)."""
+    row = entry.row
     began = row.status == "started"
     error = RowError("TOOL_OUTCOME_UNKNOWN" if began else "TOOL_NOT_STARTED", message)
     status: Status = "aborted_before_dispatch"
     if began:
         status = "failed" if row.effect == "read" else "unknown"
-    ended = replace(row, status=status, error=error, tries=row.tries + began)
+    ended = replace(row, status=status, error=error, tries=row.tries + (began and not entry.waits))
     end_run = EndRun("CRASHED", message)
-    if not began:
+    if not began or entry.waits:
         return Outcome(Entry(ended), end_run=end_run)
     counts = (counting.call_result(row.tool, "aborted"),)
     return Outcome(Entry(ended), end_run=end_run, result="aborted", counts=counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from makegood.spawn import spawn
@@ -38,7 +38,6 @@ class Decided:
     plan: StepPlan
     deadline: Deadline
     began_s: float
-    spent: steps.Spent = field(default_factory=steps.Spent)
     samples: tuple[Sample, ...] = ()
     counts: bool = True
 
@@ -117,7 +116,6 @@ async def _write_intent(attempt: Attempt, decided: Decided, started: Sequence[St
         base=decided.base,
         counts=decided.counts,
         decision=body,
-        spent=decided.spent,
         rows=rows,
         blob_digests=digests,
         new_events=[*attempt.take_events(), *_opening(attempt, decided, started)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from makegood.monitoring import sentry
@@ -15,14 +16,15 @@ EVERY_S = 60.0
 TURN_MS = 55_000
 """One check-in a minute for all processes; less than the minute, so that the same process has the next one too."""
 
-DUTIES = ("parked", "time", "republish", "cleanups")
-"""What sweeping consists of."""
+FAILED_S = 60.0
+"""A duty that has not worked for this long has failed."""
 
 
 @dataclass(slots=True)
 class Sweeps:
-    """When each duty of sweeping last came to its end without an error, on the monotonic clock."""
+    """When each of these duties last came to its end without an error, on the monotonic clock."""
 
+    duties: Collection[str]
     began_s: float = field(default_factory=time.monotonic)
     last_s: dict[str, float] = field(default_factory=dict)
 
@@ -32,10 +34,10 @@ class Sweeps:
 
     def verdict(self, now_s: float) -> bool | None:
         """True: each has worked within the last minute; False: one has failed for all of it; None: too early to say."""
-        oldest_s = min(self.last_s.get(duty, self.began_s) for duty in DUTIES)
-        if now_s - oldest_s >= EVERY_S:
+        oldest_s = min(self.last_s.get(duty, self.began_s) for duty in self.duties)
+        if now_s - oldest_s >= FAILED_S:
             return False
-        return True if all(duty in self.last_s for duty in DUTIES) else None
+        return True if all(duty in self.last_s for duty in self.duties) else None
 
 
 async def run_once(store: AsyncStore, worker: str, *, swept: bool | None) -> None:
