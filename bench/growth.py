@@ -15,8 +15,10 @@ from bench.engine import execute_all, producer, runtime
 from bench.hosts import wait_until
 from bench.report import Outcome, alone, quantile
 from makegood import Client
+from makegood.monitoring.stats import load_stats
 from makegood.store import keys
 from makegood.store.ops.runs import claim_run
+from makegood.tasks.flows import run_sync
 from makegood.workers.duties import cleanups, expired, leases, parked, republish
 from makegood.workers.embedded import EmbeddedServer
 from makegood.workers.runtime import Runtime
@@ -117,8 +119,18 @@ def _times(client: Client, worker: Runtime, looks: int) -> dict[str, float]:
         began_s = time.perf_counter()
         client.runs(limit=100)
         lists.append(time.perf_counter() - began_s)
+    stats = []
+    for _ in range(looks):
+        began_s = time.perf_counter()
+        run_sync(client.store, load_stats("14d"))
+        stats.append(time.perf_counter() - began_s)
     swept = [_on_loop(worker, sweeps) for _ in range(looks)]
-    measured = {"client.runs(limit=100)": lists, "all sweeps of 16 shards": swept, "a claim": claims}
+    measured = {
+        "client.runs(limit=100)": lists,
+        "the numbers of 14 days": stats,
+        "all sweeps of 16 shards": swept,
+        "a claim": claims,
+    }
     return {name: quantile(values, 0.5) * 1000 for name, values in measured.items()}
 
 

@@ -90,7 +90,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="" if "NO_COLOR" in os.environ else "bold")
     for place, column in enumerate(columns):
         table.add_column(column, no_wrap=place == 0, overflow="fold")
     for row in texts:

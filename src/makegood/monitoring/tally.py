@@ -167,11 +167,15 @@ class Tally:
         """Counters of which all values are known begin at 0: the first increase is seen, and a share can be formed."""
         for metric in METRICS:
             choices = [metric.values.get(label) or known.get(label, ()) for label in metric.labels]
-            if metric.type != "counter" or not all(choices):
+            if metric.type != "counter" or not all(choices) or metric.name in NEVER_ZERO:
                 continue
             samples = self.values.setdefault(metric.name, {})
             for labels in product(*choices):
                 samples.setdefault(self._shown(metric, labels), 0)
+
+
+NEVER_ZERO = ("cost_usd_total",)
+"""What is not known is not nothing: a model without a price has no cost."""
 
 
 def _split(rest: str, count: int) -> Labels | None:

@@ -34,10 +34,16 @@ class Spread:
     max_s: float | None = None
 
 
-def sample(series: str, seconds: float, result: CallResult | Literal[""] = "") -> Sample:
-    """A measured duration as the store counts it; `result` for a try of a tool."""
+def sample(
+    series: str, seconds: float, result: CallResult | Literal[""] = "", *, at_least_s: float = 0.0
+) -> Sample:
+    """A measured duration as the store counts it; `result` for a try of a tool.
+
+    `at_least_s`: something else has cut it off, so that percentiles take it for no shorter than that (CONTRACT A7: a
+    suggestion must not rest on what others have cut).
+    """
     ms = max(0.0, seconds * 1000)
-    return Sample(series, bucket(ms), round(ms), result)
+    return Sample(series, bucket(max(ms, at_least_s * 1000)), round(ms), result)
 
 
 def merged(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

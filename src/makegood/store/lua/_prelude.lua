@@ -384,9 +384,9 @@ end
 local function finish(id, from, to, code, message, now)
   local key = run_key(id)
   local agent, enqueued_at = detach(id, key)
-  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'counted', 'open_calls')
+  local f = redis.call('HMGET', key, 'fx_open', 'fx_unknown', 'counted', 'open_calls', 'crashes')
   local unknown = tonumber(f[2] or 0) + tonumber(f[1] or 0)
-  if tonumber(f[4] or 0) > 0 then count_left(id) end
+  if tonumber(f[4] or 0) > 0 or tonumber(f[5] or 0) > 0 then count_left(id) end
   forget_cleaning(key)
   move(id, agent, from, to, enqueued_at)
   -- Who was lost meanwhile must not bring the run back to cleaning by another end of it.

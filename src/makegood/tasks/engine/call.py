@@ -174,14 +174,16 @@ class Calling:
             return self._end(self._maybe_status(), RowError("ABORTED", message), level=None)
         failure, level = self._failure_of(result, deadline)
         span.end(failure.code)
-        self._tried("timeout" if failure.code == "TOOL_TIMEOUT" else "error", taken_s)
+        cut = level in ("step", "run", "total")  # before its own limit fired: it would have taken longer
+        result_of: CallResult = "timeout" if failure.code == "TOOL_TIMEOUT" else "error"
+        self._tried(result_of, taken_s, at_least_s=self.limit_s if cut else 0.0)
         await self._report("failure" if failure.kind == "infrastructure" else "neutral")
         return await self._failed(failure, level, result)
 
-    def _tried(self, result: CallResult, taken_s: float) -> None:
+    def _tried(self, result: CallResult, taken_s: float, at_least_s: float = 0.0) -> None:
         """A try is over; its duration travels with the event that says so."""
         self.last = result
-        self.samples.append(sample(f"tool:{self.row.tool}", taken_s, result))
+        self.samples.append(sample(f"tool:{self.row.tool}", taken_s, result, at_least_s=at_least_s))
 
     async def _wait_for_lease(self) -> Cut | None:
         """A worker that was frozen or cut off begins no effect before its lease is renewed (invariant 3)."""
