@@ -18,6 +18,7 @@ from makegood.tasks.engine.traces import chat_span, end_chat
 from makegood.tasks.latencies import sample
 from makegood.tasks.model.assemble import collect
 from makegood.tasks.model.types import Clocks, Failure, ModelFailure, ModelReply, ModelRequest
+from makegood.tasks.policies import Timeouts
 from makegood.tasks.rules import counting
 from makegood.tasks.rules.attempts import assumed_model_cost_s, try_cost_s
 from makegood.tasks.rules.breaker import Rejected
@@ -119,12 +120,9 @@ async def _send(
     stream = bool(args.pop("stream", False))
     left_s = asking.deadline.left_s(time.monotonic())
     call_s = left_s if limits.model is None else min(limits.model, left_s)
-    clocks = Clocks(
-        _or_off(limits.connect, call_s), _or_off(limits.first_token), _or_off(limits.idle), call_s
-    )
     request = ModelRequest(asking.name, messages, tools, args, stream)
     # The adapter's own clock ends the request; the outer limit only catches work that does not stop.
-    work = collect(attempt.env.adapter.stream(request, clocks))
+    work = collect(attempt.env.adapter.stream(request, _clocks(limits, call_s)))
     try:
         result = await attempt.bounded(work, asking.deadline, f"model {asking.name}")
     except (
@@ -152,6 +150,10 @@ async def _send(
         attempt.check_cancel()
         raise LimitReached(asking.deadline.level, f"model {asking.name}")
     return failure
+
+
+def _clocks(limits: Timeouts, call_s: float) -> Clocks:
+    return Clocks(_or_off(limits.connect, call_s), _or_off(limits.first_token), _or_off(limits.idle), call_s)
 
 
 def _or_off(limit: float | None, otherwise: float = 0.0) -> float:
