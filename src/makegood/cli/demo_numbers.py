@@ -26,7 +26,7 @@ def numbers(world: World) -> Scene:
     scene.lines += [f"{name}: {text}" for name, text in more_lines(found) if name in SHOWN]
     scene.facts |= {"stats": found.to_dict()}
     claim_means(scene, found.all, runs, len(world.model.requests))
-    claim_repairs(scene, found)
+    claim_repairs(scene, found, runs)
     return scene
 
 
@@ -49,11 +49,16 @@ def claim_means(scene: Scene, found: RunNumbers, runs: list[Result], requests: i
     )
 
 
-def claim_repairs(scene: Scene, found: Stats) -> None:
+def claim_repairs(scene: Scene, found: Stats, runs: list[Result]) -> None:
     """What the scenes before have shown, one by one."""
     scene.claim("one run timed out, and it was cleaned up", found.all.cleaned == Ratio(1, 1))
-    scene.claim("one run lost its worker, and it recovered", found.all.recovered == Ratio(1, 1))
-    scene.claim("it was continued where it was", found.recoveries == {"continued": 1, "restarted": 0})
+    # One, unless somebody has killed the worker once more by hand while this went on: then what the records say.
+    retried = [run for run in runs if run.crashes or run.attempts > 1]
+    recovered = Ratio(sum(run.state == "succeeded" for run in retried), len(retried))
+    lost = "one run lost its worker" if len(retried) == 1 else f"{len(retried)} runs lost their worker"
+    scene.claim(f"{lost}, and {recovered.numerator} recovered", found.all.recovered == recovered)
+    losses = sum(run.crashes for run in runs)
+    scene.claim("each was continued where it was", found.recoveries == {"continued": losses, "restarted": 0})
     scene.claim(
         "one retry was skipped for lack of time", found.retries_skipped == {"deadline": 1, "breaker": 0}
     )
